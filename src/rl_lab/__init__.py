@@ -1,0 +1,3 @@
+"""RL Lab: one lab for reinforcement learning."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Networks and normalisers: plain modules, chosen by `_target_` in YAML."""

@@ -1,0 +1,87 @@
+"""The vocabulary every other room speaks. Imports nothing else from the lab."""
+
+from rl_lab.core.buffer import Batch, Buffer, Trajectory
+from rl_lab.core.clocks import Every, Once, Ratio
+from rl_lab.core.context import Counters, Named, Optimizers, WorkflowContext
+from rl_lab.core.environment import Observation, State, Step, VectorEnv
+from rl_lab.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFault,
+    LabError,
+    RunDirectoryError,
+    UsageError,
+    unknown_name,
+)
+from rl_lab.core.metrics import Mean, Metrics
+from rl_lab.core.phase import BUILT_IN_HOOKS, COLLECT, EVALUATE, HookCall, Phase
+from rl_lab.core.seeding import RngStreams, isolated_rng, seed_everything
+from rl_lab.core.spaces import ACTION_MASK, Box, Discrete, EnvSpec, MultiDiscrete, Space, flat_dim
+from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
+from rl_lab.core.workflow import (
+    Actions,
+    Carry,
+    CollectResult,
+    Extras,
+    HookInfo,
+    Update,
+    Workflow,
+    WorldModelWorkflow,
+    hook,
+)
+
+__all__ = [
+    "ACTION_MASK",
+    "BUILT_IN_HOOKS",
+    "COLLECT",
+    "EVALUATE",
+    "Actions",
+    "Batch",
+    "Box",
+    "Buffer",
+    "Carry",
+    "CheckpointError",
+    "CollectResult",
+    "ConfigError",
+    "Counters",
+    "Discrete",
+    "EnvSpec",
+    "EnvironmentFault",
+    "Every",
+    "Extras",
+    "HookCall",
+    "HookInfo",
+    "LabError",
+    "Mean",
+    "Metrics",
+    "MultiDiscrete",
+    "Named",
+    "Observation",
+    "Once",
+    "Optimizers",
+    "Phase",
+    "Ratio",
+    "RngStreams",
+    "RunDirectoryError",
+    "Space",
+    "State",
+    "Step",
+    "Trajectory",
+    "Tree",
+    "Update",
+    "UsageError",
+    "VectorEnv",
+    "Workflow",
+    "WorkflowContext",
+    "WorldModelWorkflow",
+    "flat_dim",
+    "hook",
+    "isolated_rng",
+    "seed_everything",
+    "tree_cat",
+    "tree_leaves",
+    "tree_map",
+    "tree_stack",
+    "tree_where",
+    "unknown_name",
+]

@@ -1,0 +1,51 @@
+"""Clocks that fire on counters: unlike `step % n == 0` they do not miss when a counter jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Every:
+    """Fires once each time the counter has passed another multiple of `interval`; never at zero."""
+
+    interval: int
+    last: int = 0  # number of the last multiple that was passed
+
+    def is_due(self, counter: int) -> bool:
+        """Return whether a new multiple has been passed, without consuming it."""
+        return counter // self.interval > self.last
+
+    def __call__(self, counter: int) -> bool:
+        due = self.is_due(counter)
+        self.last = counter // self.interval
+        return due
+
+    def until_due(self, counter: int) -> int:
+        """Return how far the counter is from firing."""
+        return max(0, (self.last + 1) * self.interval - counter)
+
+
+@dataclass
+class Ratio:
+    """Turns env steps into whole runs of something at `ratio` runs per step; the remainder is kept as credit."""
+
+    ratio: float
+    credit: float = 0.0
+
+    def __call__(self, steps: int) -> int:
+        self.credit += steps * self.ratio
+        runs = int(self.credit)
+        self.credit -= runs
+        return runs
+
+
+@dataclass
+class Once:
+    """Fires the first time it is asked."""
+
+    fired: bool = False
+
+    def __call__(self) -> bool:
+        fired, self.fired = self.fired, True
+        return not fired

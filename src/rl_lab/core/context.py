@@ -1,0 +1,110 @@
+"""What a workflow is given: config, spec and named resources. Asking for a name that is not there lists those that are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from rl_lab.core.buffer import Buffer
+from rl_lab.core.errors import ConfigError, unknown_name
+from rl_lab.core.seeding import RngStreams
+from rl_lab.core.spaces import EnvSpec
+
+T = TypeVar("T")
+OptimizerFactory = Callable[..., torch.optim.Optimizer]
+
+
+class Named(Mapping[str, T]):
+    """A read-only dict that answers a wrong name with the right ones."""
+
+    def __init__(self, kind: str, items: Mapping[str, T]) -> None:
+        self._kind, self._items = kind, dict(items)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._items:
+            raise ConfigError(unknown_name(self._kind, name, self._items))
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Optimizers(Mapping[str, torch.optim.Optimizer]):
+    """The `optimizers:` block: factories from YAML until the workflow names the parameters, optimisers afterwards."""
+
+    def __init__(self, factories: Mapping[str, OptimizerFactory]) -> None:
+        self._factories = dict(factories)
+        self._built: dict[str, torch.optim.Optimizer] = {}
+
+    def build(
+        self, name: str, params: Iterable[Any], default: OptimizerFactory | None = None
+    ) -> torch.optim.Optimizer:
+        """Build the optimiser `name` over `params`: as the YAML says, or by `default` when it says nothing."""
+        factory = self._factories.get(name, default)
+        if factory is None:
+            raise ConfigError(unknown_name("optimizers entry", name, self._factories))
+        self._built[name] = factory(params)
+        return self._built[name]
+
+    def reject_unused(self) -> None:
+        """Raise when the YAML declares an optimiser that the workflow never built."""
+        for name in self._factories:
+            if name not in self._built:
+                raise ConfigError(unknown_name("optimizers entry", name, self._built))
+
+    def __getitem__(self, name: str) -> torch.optim.Optimizer:
+        if name not in self._built:
+            raise ConfigError(unknown_name("optimizer", name, self._built))
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built)
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+
+@dataclass
+class Counters:
+    """Counted apart, never mixed. `global_step` is env steps."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    cycles: int = 0
+
+    @property
+    def global_step(self) -> int:
+        """Return the env steps, the x-axis of every curve."""
+        return self.env_steps
+
+    def get_state(self) -> dict[str, int]:
+        """Return the four counts."""
+        return asdict(self)
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Restore the four counts."""
+        self.__init__(**state)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class WorkflowContext:
+    """Frozen and typed: all that `Workflow.initialize` may bind."""
+
+    config: Mapping[str, Any]
+    device: torch.device
+    spec: EnvSpec
+    num_envs: int
+    components: Named[nn.Module]
+    controllers: Named[nn.Module]
+    optimizers: Optimizers
+    buffers: Named[Buffer]
+    rng: RngStreams
+    counters: Counters = field(default_factory=Counters)

@@ -1,0 +1,55 @@
+"""The vector environment every room speaks to: batched tensors, same-step auto-reset, exact state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_lab.core.spaces import EnvSpec
+
+Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
+State = dict[str, Any]  # a tree of tensors, arrays, numbers and strings; see core.trees
+
+
+class Step(NamedTuple):
+    """What one vector step returns. Tensors belong to the caller: the environment never writes to them again."""
+
+    observations: Observation  # where an episode ended, already the first observation of the next one
+    rewards: Tensor  # [N] float32
+    terminated: Tensor  # [N] bool: the task ended
+    truncated: Tensor  # [N] bool: the episode was cut (time limit), never True together with terminated
+    final_observations: Observation  # what the step itself led to; equals `observations` where no episode ended
+
+
+class VectorEnv(ABC):
+    """`num_envs` copies of one environment that step together. Final subclasses set the four attributes."""
+
+    spec: EnvSpec
+    num_envs: int
+    device: torch.device
+
+    @abstractmethod
+    def reset(self, seed: int) -> Observation:
+        """Start every copy anew; the same seed gives the same episodes."""
+
+    @abstractmethod
+    def step(self, actions: Tensor) -> Step:
+        """Step every copy; one that ends its episode is reset within the same call."""
+
+    @abstractmethod
+    def get_state(self) -> State:
+        """Return all that is needed to go on exactly here, in this or in another process."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Go on from `state`. Raises EnvironmentFault when that cannot be done exactly."""
+
+    def render(self) -> Tensor | None:
+        """Return the picture of the first copy, [H, W, 3] uint8, or None when it has none."""
+        return None
+
+    def close(self) -> None:
+        """Free processes, windows and memory."""

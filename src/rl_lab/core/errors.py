@@ -1,0 +1,42 @@
+"""Errors a user can mend: one line that names the key, what was wrong and the valid choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LabError(ValueError):
+    """A failed run (exit code 1). The message is one line and is shown without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(LabError):
+    """A wrong command line or config (exit code 2)."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """The composed config is not valid."""
+
+
+class EnvironmentFault(LabError):
+    """An environment raised, or returned something that its spec does not allow."""
+
+
+class CheckpointError(LabError):
+    """A checkpoint is missing, damaged, foreign or does not fit this run."""
+
+
+class RunDirectoryError(LabError):
+    """A run directory is missing, foreign, locked or not writable."""
+
+
+def unknown_name(kind: str, name: object, choices: Iterable[object]) -> str:
+    """Return a message that says `name` is unknown and lists the choices, the nearest one first."""
+    known = sorted(str(choice) for choice in choices)
+    near = get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {str(name)!r}{hint} (choices: {', '.join(known) or 'none'})"

@@ -1,0 +1,18 @@
+"""What hooks and collectors report: detached tensors or numbers, synchronised once per log interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Mean(NamedTuple):
+    """A mean that is still a sum and a weight, so that intervals can be joined without bias."""
+
+    total: Tensor | float
+    weight: Tensor | float
+
+
+Metrics = Mapping[str, Tensor | float | Mean]

@@ -1,0 +1,98 @@
+"""The contract of an algorithm: how to act, and how a batch becomes a gradient step. No loop, no input or output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, overload
+
+from torch import Tensor, nn
+
+from rl_lab.core.buffer import Trajectory
+from rl_lab.core.context import WorkflowContext
+from rl_lab.core.environment import Observation
+from rl_lab.core.metrics import Metrics
+
+Actions = Tensor
+Extras = dict[str, Any]  # recorded in the trajectory beside the action, leading dimension num_envs
+Carry = Any  # recurrent state: a tree of tensors with leading dimension num_envs, or None
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HookInfo(NamedTuple):
+    """How the orchestrator calls a hook."""
+
+    needs_batch: bool  # called with a batch of the phase's buffer
+    group: str  # metric prefix
+
+
+@dataclass
+class CollectResult:
+    """What collecting brought."""
+
+    steps: int  # env steps: vector steps times num_envs
+    vector_steps: int
+    trajectory: Trajectory
+    metrics: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class Update(NamedTuple):
+    """An update's metrics together with what goes back into the buffer."""
+
+    metrics: Metrics
+    write_back: Mapping[str, Tensor]
+
+
+@overload
+def hook(function: F) -> F: ...
+@overload
+def hook(*, batch: bool = True, group: str = "train") -> Callable[[F], F]: ...
+def hook(function: Any = None, *, batch: bool = True, group: str = "train") -> Any:
+    """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`."""
+
+    def mark(method: Any) -> Any:
+        method.__hook__ = HookInfo(batch, group)
+        return method
+
+    return mark if function is None else mark(function)
+
+
+class Workflow(nn.Module):
+    """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
+
+    @abstractmethod
+    def initialize(self, context: WorkflowContext) -> None:
+        """Bind components and build optimisers. Called once, before the first phase and before a restore."""
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the recurrent state at an episode's start."""
+        return None
+
+    @abstractmethod
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Return actions, what to record beside them, and the next carry. Called without gradients."""
+
+    @classmethod
+    def hooks(cls) -> dict[str, HookInfo]:
+        """Return the schedulable methods in the order of their definition, base classes first."""
+        found: dict[str, HookInfo] = {}
+        for base in reversed(cls.__mro__):
+            for name, member in vars(base).items():
+                if callable(member) and "__hook__" in vars(member):
+                    found[name] = vars(member)["__hook__"]
+        return found
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is neither a module's parameter or buffer nor an optimiser's state."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+
+
+WorldModelWorkflow = Workflow  # the name the first RL Lab used

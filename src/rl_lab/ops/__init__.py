@@ -1,0 +1,1 @@
+"""Pure math over tensors: returns, losses, distributions. Imports nothing else from the lab."""

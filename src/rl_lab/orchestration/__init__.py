@@ -1,0 +1,1 @@
+"""The loop: what to do next, doing it, and resuming it."""

@@ -1,0 +1,1 @@
+"""Run directories, metrics and checkpoints: all that a run leaves on disk."""
