@@ -17,6 +17,7 @@ class Every:
         return counter // self.interval > self.last
 
     def __call__(self, counter: int) -> bool:
+        """Return whether it fires at this count, and consume it."""
         due = self.is_due(counter)
         self.last = counter // self.interval
         return due
@@ -34,6 +35,7 @@ class Ratio:
     credit: float = 0.0
 
     def __call__(self, steps: int) -> int:
+        """Add the credit of `steps` and return how many whole runs it pays for."""
         self.credit += steps * self.ratio
         runs = int(self.credit)
         self.credit -= runs
@@ -47,5 +49,6 @@ class Once:
     fired: bool = False
 
     def __call__(self) -> bool:
+        """Return True once."""
         fired, self.fired = self.fired, True
         return not fired

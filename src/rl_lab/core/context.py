@@ -1,4 +1,4 @@
-"""What a workflow is given: config, spec and named resources. Asking for a name that is not there lists those that are."""
+"""What a workflow is given: config, spec and named resources. Asking for a wrong name lists the right ones."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class Optimizers(Mapping[str, torch.optim.Optimizer]):
         self._factories = dict(factories)
         self._built: dict[str, torch.optim.Optimizer] = {}
 
-    def build(
-        self, name: str, params: Iterable[Any], default: OptimizerFactory | None = None
-    ) -> torch.optim.Optimizer:
+    def build(self, name: str, params: Iterable[Any], default: OptimizerFactory | None = None) -> torch.optim.Optimizer:
         """Build the optimiser `name` over `params`: as the YAML says, or by `default` when it says nothing."""
         factory = self._factories.get(name, default)
         if factory is None:

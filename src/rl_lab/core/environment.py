@@ -51,5 +51,5 @@ class VectorEnv(ABC):
         """Return the picture of the first copy, [H, W, 3] uint8, or None when it has none."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most environments have nothing to free)
         """Free processes, windows and memory."""
