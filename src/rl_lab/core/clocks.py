@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass
@@ -29,17 +30,18 @@ class Every:
 
 @dataclass
 class Ratio:
-    """Turns env steps into whole runs of something at `ratio` runs per step; the remainder is kept as credit."""
+    """Turns env steps into whole runs of something at `ratio` runs per step, exactly: runs = floor(ratio * steps)."""
 
     ratio: float
-    credit: float = 0.0
+    steps: int = 0
+    runs: int = 0
 
     def __call__(self, steps: int) -> int:
-        """Add the credit of `steps` and return how many whole runs it pays for."""
-        self.credit += steps * self.ratio
-        runs = int(self.credit)
-        self.credit -= runs
-        return runs
+        """Add `steps` and return how many runs they newly pay for."""
+        self.steps += steps
+        due = int(Fraction(str(self.ratio)) * self.steps) - self.runs
+        self.runs += due
+        return due
 
 
 @dataclass

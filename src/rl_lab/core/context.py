@@ -19,15 +19,30 @@ OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
 class Named(Mapping[str, T]):
-    """A read-only dict that answers a wrong name with the right ones."""
+    """A read-only dict that answers a wrong name with the right ones and knows which names nobody asked for."""
 
     def __init__(self, kind: str, items: Mapping[str, T]) -> None:
         self._kind, self._items = kind, dict(items)
+        self._unused = set(self._items)
 
     def __getitem__(self, name: str) -> T:
         if name not in self._items:
             raise ConfigError(unknown_name(self._kind, name, self._items))
+        self._unused.discard(name)
         return self._items[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the item of this name, or `default` when there is none."""
+        return self[name] if name in self._items else default
+
+    def reject_unused(self) -> None:
+        """Raise when the YAML declares an item that the workflow never asked for."""
+        if self._unused:
+            used = [name for name in self._items if name not in self._unused]
+            raise ConfigError(f"the workflow does not use {self._kind} {sorted(self._unused)[0]!r} (it uses: {used})")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -61,6 +76,9 @@ class Optimizers(Mapping[str, torch.optim.Optimizer]):
         if name not in self._built:
             raise ConfigError(unknown_name("optimizer", name, self._built))
         return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._built)

@@ -13,6 +13,7 @@ from rl_lab.core.buffer import Trajectory
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import Observation
 from rl_lab.core.metrics import Metrics
+from rl_lab.core.phase import Phase
 
 Actions = Tensor
 Extras = dict[str, Any]  # recorded in the trajectory beside the action, leading dimension num_envs
@@ -33,10 +34,9 @@ class CollectResult:
     """What collecting brought."""
 
     steps: int  # env steps: vector steps times num_envs
-    vector_steps: int
-    trajectory: Trajectory
+    vector_steps: int = 1
+    trajectory: Trajectory | None = None  # None: nothing for the buffer
     metrics: dict[str, Any] = field(default_factory=dict)
-    extras: dict[str, Any] = field(default_factory=dict)
 
 
 class Update(NamedTuple):
@@ -76,6 +76,10 @@ class Workflow(nn.Module):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Return actions, what to record beside them, and the next carry. Called without gradients."""
+
+    def collect_step(self, step: int, *, phase: Phase) -> CollectResult | None:
+        """Bring data in another way than by stepping the environment with `act`; None leaves it to the Collector."""
+        return None
 
     @classmethod
     def hooks(cls) -> dict[str, HookInfo]:

@@ -1,0 +1,55 @@
+"""Returns and lengths of the episodes that ended, summed in an order that does not depend on how steps are chunked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_lab.core.metrics import Mean
+
+
+class EpisodeStatistics:
+    """Follows `num_envs` running episodes. On a CPU it does nothing more than an addition until one of them ends."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self._returns = torch.zeros(num_envs, device=device)
+        self._lengths = torch.zeros(num_envs, device=device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # return, length, episodes since the last drain
+        self._ended = torch.zeros((), dtype=torch.int64, device=device)  # episodes in all
+        self._can_branch = device.type == "cpu"  # reading a flag costs no synchronisation
+
+    def add(self, rewards: Tensor, done: Tensor) -> None:
+        """Take one vector step."""
+        self._returns += rewards
+        self._lengths += 1
+        if self._can_branch and not done.any():
+            return
+        ended = torch.stack((self._returns * done, self._lengths * done, done.to(self._returns.dtype)))
+        self._sums += ended.sum(1, dtype=torch.float64)
+        self._ended += done.sum()
+        running = ~done
+        self._returns *= running
+        self._lengths *= running
+
+    def drain(self) -> dict[str, Mean]:
+        """Return the mean return and length since the last call."""
+        sums, self._sums = self._sums, torch.zeros_like(self._sums)
+        return {"return": Mean(sums[0], sums[2]), "length": Mean(sums[1], sums[2])}
+
+    @property
+    def count(self) -> int:
+        """Return how many episodes have ended in all."""
+        return int(self._ended)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the running episodes and the sums."""
+        return {"returns": self._returns, "lengths": self._lengths, "sums": self._sums, "ended": self._ended}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Follow the episodes of `state`."""
+        device = self._returns.device
+        self._returns, self._lengths = state["returns"].to(device), state["lengths"].to(device)
+        self._sums, self._ended = state["sums"].to(device), state["ended"].to(device)

@@ -1,0 +1,77 @@
+"""Plays whole episodes in environments of its own, on random streams of its own: training does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_lab.core.environment import VectorEnv
+from rl_lab.core.seeding import RngStreams, isolated_rng
+from rl_lab.core.workflow import Workflow
+
+
+class Evaluator:
+    """Plays `num_episodes` episodes, each copy a share fixed beforehand: short episodes do not crowd in."""
+
+    def __init__(self, env: VectorEnv, num_episodes: int, rng: RngStreams, *, explore: bool = False) -> None:
+        self.env = env
+        self.num_episodes = num_episodes
+        self._rng = rng
+        self._explore = explore
+        self._evaluations = 0
+        self.best: float | None = None
+
+    def evaluate(self, workflow: Workflow, *, step: int) -> dict[str, float]:
+        """Return mean, spread and extremes of the returns, and the mean length; a new best is remembered."""
+        seed = self._rng.seed("evaluate", self._evaluations)
+        was_training = workflow.training
+        workflow.eval()
+        with isolated_rng(seed), torch.inference_mode():
+            returns, lengths = self._play(workflow, seed, step)
+        workflow.train(was_training)
+        self._evaluations += 1
+        mean = float(returns.mean())
+        self.best = mean if self.best is None else max(self.best, mean)
+        return {
+            "return": mean,
+            "return_std": float(returns.std(correction=0)),
+            "return_min": float(returns.min()),
+            "return_max": float(returns.max()),
+            "length": float(lengths.mean()),
+            "episodes": float(len(returns)),
+        }
+
+    def _play(self, workflow: Workflow, seed: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return the return and the length of every episode, [num_episodes]."""
+        count, device = self.env.num_envs, self.env.device
+        quota = torch.tensor([self.num_episodes // count + (i < self.num_episodes % count) for i in range(count)])
+        left = quota.to(device)
+        obs, carry = self.env.reset(seed), workflow.initial_carry(count)
+        is_first = torch.ones(count, dtype=torch.bool, device=device)
+        totals = torch.zeros(count, dtype=torch.float64, device=device)
+        lengths = torch.zeros_like(totals)
+        finished: list[Tensor] = []
+        while int(left.max()) > 0:
+            actions, _, carry = workflow.act(obs, carry, is_first=is_first, explore=self._explore, step=step)
+            obs, rewards, terminated, truncated, _ = self.env.step(actions)
+            totals += rewards
+            lengths += 1
+            is_first = terminated | truncated
+            counted = is_first & (left > 0)
+            finished.append(torch.stack((totals[counted], lengths[counted])))
+            left -= counted.to(left.dtype)
+            totals *= ~is_first
+            lengths *= ~is_first
+        result = torch.cat(finished, dim=1).cpu()
+        return result[0], result[1]
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how often it has evaluated, which seeds the next time, and the best mean return."""
+        return {"evaluations": self._evaluations, "best": self.best}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the next evaluation."""
+        self._evaluations, self.best = state["evaluations"], state["best"]

@@ -1,0 +1,193 @@
+"""The training loop: asks the scheduler what comes next, does it, counts, logs and saves. It knows no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from rl_lab.core.context import WorkflowContext
+from rl_lab.core.errors import CheckpointError, LabError
+from rl_lab.core.phase import COLLECT, EVALUATE, Phase
+from rl_lab.core.workflow import CollectResult, Update, Workflow
+from rl_lab.orchestration.cadence import CheckpointCadence
+from rl_lab.orchestration.collector import Collector
+from rl_lab.orchestration.evaluator import Evaluator
+from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
+from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
+from rl_lab.orchestration.signals import Interrupted, StopRequest, stop_on_signals
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.tracker import Tracker
+
+ResumeMode = Literal["exact", "warm_start", "warm_start_optimizer"]
+
+
+class Orchestrator:
+    """Runs a workflow through its phases and can stop and go on at any boundary between two actions."""
+
+    def __init__(
+        self,
+        *,
+        workflow: Workflow,
+        context: WorkflowContext,
+        scheduler: PhaseScheduler,
+        collector: Collector,
+        evaluator: Evaluator,
+        tracker: Tracker,
+        checkpoints: CheckpointStore,
+        cadence: CheckpointCadence,
+    ) -> None:
+        self.workflow, self.context, self.scheduler = workflow, context, scheduler
+        self.collector, self.evaluator = collector, evaluator
+        self.tracker, self.checkpoints, self.cadence = tracker, checkpoints, cadence
+        self.counters = context.counters
+        self.stop = StopRequest()
+        self._hooks = workflow.hooks()
+        self._new_best: float | None = None
+        self._phase_name: str | None = None
+        with context.device:
+            workflow.initialize(context)
+        for declared in (context.components, context.controllers, context.optimizers):
+            declared.reject_unused()
+
+    def run(self) -> None:
+        """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
+        with stop_on_signals(self.stop):
+            while (action := self.scheduler.next_action()) is not None:
+                self._perform(action)
+                if self.stop.signal is not None:
+                    self.save()
+                    raise Interrupted(self.stop.signal)
+                if self._new_best is not None or self.cadence.is_due(self.counters):
+                    self.save()
+        self.save(is_final=True)
+
+    def _perform(self, action: Action) -> None:
+        phase = self.scheduler.current_phase()
+        if phase.name != self._phase_name:
+            self._phase_name = phase.name
+            self.tracker.event("phase", name=phase.name, step=self.counters.env_steps)
+        if action.hook == COLLECT:
+            self._collect(action, phase)
+        elif action.hook == EVALUATE:
+            self._evaluate(action, phase)
+        else:
+            self._update(action, phase)
+        self.tracker.write_due(self.counters, phase.name)
+
+    def _collect(self, action: Action, phase: Phase) -> None:
+        result = self.workflow.collect_step(self.counters.env_steps, phase=phase)
+        if result is None:
+            result = self._step_environment(action)
+        if result.trajectory is not None and phase.buffer is not None:
+            self.context.buffers[phase.buffer].add(result.trajectory)
+        if result.vector_steps == action.repeats:
+            self.tracker.log("collect", {**self.collector.drain_metrics(), **result.metrics})
+        self.scheduler.advance(action, repeats=result.vector_steps, steps=result.steps)
+
+    def _step_environment(self, action: Action) -> CollectResult:
+        """Collect what the action asks for, or up to where a checkpoint is due or a stop is asked for."""
+        until_due = self.cadence.steps_until_due(self.counters)
+        num_envs = self.collector.env.num_envs
+        limit = action.repeats if until_due is None else max(1, -(-until_due // num_envs))
+        return self.collector.collect(
+            self.workflow, min(action.repeats, limit), env_steps=self.counters.env_steps, should_stop=self.stop
+        )
+
+    def _evaluate(self, action: Action, phase: Phase) -> None:
+        best = self.evaluator.best
+        with self.tracker.timer("evaluate"):
+            metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps)
+        self.scheduler.advance(action)
+        self.tracker.write("eval", metrics, self.counters, phase.name)
+        if best is None or metrics["return"] > best:
+            self._new_best = metrics["return"]
+
+    def _update(self, action: Action, phase: Phase) -> None:
+        hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
+        if not info.needs_batch:
+            with self.tracker.timer("update"):
+                update = hook(phase=phase)
+        else:
+            buffer = self.context.buffers[phase.buffer or ""]
+            if not buffer.is_ready():
+                self._skip(action, phase)
+                return
+            with self.tracker.timer("update"):
+                update = hook(buffer.sample(), phase=phase)
+                if isinstance(update, Update):
+                    buffer.write_back(update.write_back)
+        self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
+        self.scheduler.advance(action, updates=1)
+
+    def _skip(self, action: Action, phase: Phase) -> None:
+        if phase.type == "offline":
+            raise LabError(
+                f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects"
+            )
+        self.scheduler.advance(action, skipped=1)
+
+    def save(self, *, is_final: bool = False) -> None:
+        """Write a checkpoint. One that cannot be written is reported and training goes on, except at the end."""
+        score, self._new_best = self._new_best, None
+        self.cadence.mark(self.counters)
+        self.counters.episodes = self.collector.episodes
+        phase = self.scheduler.current_phase().name
+        try:
+            with self.tracker.timer("checkpoint"):
+                path = self.checkpoints.save(
+                    self.get_state(), counters=self.counters.get_state(), phase=phase, score=score
+                )
+        except CheckpointError as error:
+            self.tracker.event("checkpoint_failed", reason=str(error), step=self.counters.env_steps)
+            if is_final or self.stop():
+                raise
+        else:
+            self.tracker.event("checkpoint", path=path.name, step=self.counters.env_steps, score=score)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything a new process needs to go on to the bit."""
+        return {
+            "counters": self.counters.get_state(),
+            "scheduler": self.scheduler.get_state(),
+            "workflow": dict(self.workflow.state_dict()),
+            "workflow_state": self.workflow.get_state(),
+            "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.context.optimizers.items()},
+            "buffers": {name: buffer.get_state() for name, buffer in self.context.buffers.items()},
+            "collector": self.collector.get_state(),
+            "evaluator": self.evaluator.get_state(),
+            "tracker": self.tracker.get_state(),
+            "rng": self.context.rng.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any], mode: ResumeMode = "exact") -> None:
+        """Go on from `state`; the warm starts take the weights, or weights and optimisers, and begin anew otherwise."""
+        self._load_weights(state)
+        if mode != "warm_start":
+            for name, optimizer in self.context.optimizers.items():
+                load_optimizer(optimizer, state["optimizers"][name])
+        if mode != "exact":
+            return
+        self.counters.set_state(state["counters"])
+        self.workflow.set_state(state["workflow_state"])
+        for name, buffer in self.context.buffers.items():
+            buffer.set_state(state["buffers"][name])
+        self.collector.set_state(state["collector"])
+        self.evaluator.set_state(state["evaluator"])
+        self.tracker.set_state(state["tracker"])
+        self.scheduler.set_state(state["scheduler"])
+        self._phase_name = self.scheduler.current_phase().name
+        self.cadence.mark(self.counters)
+        self.context.rng.set_state(state["rng"])  # last, so that nothing draws in between
+
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        missing = set(self.context.optimizers) - set(state["optimizers"])
+        try:
+            self.workflow.load_state_dict(state["workflow"])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint's networks do not fit this config: {' '.join(str(error).split())}"
+            ) from None
+        if missing:
+            raise CheckpointError(
+                f"the checkpoint has no optimiser {sorted(missing)[0]!r} (it has: {sorted(state['optimizers'])})"
+            )
