@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class Workflow(nn.Module):
         found: dict[str, HookInfo] = {}
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():
-                if callable(member) and "__hook__" in vars(member):
+                if isinstance(member, FunctionType) and "__hook__" in vars(member):
                     found[name] = vars(member)["__hook__"]
         return found
 
