@@ -1,0 +1,71 @@
+import random
+
+import pytest
+import torch
+
+from rl_lab.core import RngStreams
+from rl_lab.environments.counting import Counting
+from rl_lab.orchestration.evaluator import Evaluator
+from tests.orchestration.parts import Counter
+
+
+def evaluator(num_envs, num_episodes, **options):
+    return Evaluator(Counting(num_envs, min_length=2, max_length=9), num_episodes, RngStreams(3), **options)
+
+
+def expected(num_envs, num_episodes):
+    """The counting environment's episodes in the shares fixed beforehand: return of length L is 1 + ... + L."""
+    env = Counting(num_envs, min_length=2, max_length=9)
+    lengths = [
+        env.episode_length(copy, episode)
+        for copy in range(num_envs)
+        for episode in range(num_episodes // num_envs + (copy < num_episodes % num_envs))
+    ]
+    return lengths, [length * (length + 1) / 2 for length in lengths]
+
+
+@pytest.mark.parametrize(("num_envs", "num_episodes"), [(1, 3), (4, 4), (4, 10), (7, 3), (3, 20)])
+def test_every_copy_plays_its_share_whole_so_that_short_episodes_do_not_crowd_in(num_envs, num_episodes):
+    lengths, returns = expected(num_envs, num_episodes)
+    metrics = evaluator(num_envs, num_episodes).evaluate(Counter(), step=0)
+    assert metrics["episodes"] == num_episodes == len(returns)
+    assert metrics["return"] == pytest.approx(sum(returns) / len(returns))
+    assert metrics["length"] == pytest.approx(sum(lengths) / len(lengths))
+    assert (metrics["return_min"], metrics["return_max"]) == (min(returns), max(returns))
+    mean = sum(returns) / len(returns)
+    assert metrics["return_std"] == pytest.approx((sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5)
+
+
+def test_training_does_not_notice_an_evaluation():
+    torch.manual_seed(0)
+    random.seed(0)
+    before = torch.rand(1), random.random()
+    torch.manual_seed(0)
+    random.seed(0)
+    workflow = Counter().train()
+    evaluator(2, 4, explore=True).evaluate(workflow, step=0)
+    assert (torch.rand(1), random.random()) == before
+    assert workflow.training
+
+
+def test_evaluations_differ_from_each_other_and_go_on_after_a_restore():
+    class Recording(Counter):
+        def act(self, *args, **kwargs):
+            actions, extras, carry = super().act(*args, **kwargs)
+            self.calls.append(actions.tolist())
+            return actions, extras, carry
+
+    def actions_of(judge):
+        workflow = Recording()
+        judge.evaluate(workflow, step=0)
+        return workflow.calls
+
+    first = evaluator(2, 6, explore=True)
+    runs = [actions_of(first) for _ in range(3)]
+    assert runs[0] != runs[1]
+    second = evaluator(2, 6, explore=True)
+    assert actions_of(second) == runs[0]
+    third = evaluator(2, 6, explore=True)
+    third.set_state(second.get_state())
+    assert actions_of(third) == runs[1]
+    assert third.best == first.best
