@@ -51,15 +51,23 @@ class Orchestrator:
 
     def run(self) -> None:
         """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
-        with stop_on_signals(self.stop):
-            while (action := self.scheduler.next_action()) is not None:
-                self._perform(action)
-                if self.stop.signal is not None:
-                    self.save()
-                    raise Interrupted(self.stop.signal)
-                if self._new_best is not None or self.cadence.is_due(self.counters):
-                    self.save()
-        self.save(is_final=True)
+        self.tracker.open(self.scheduler.total_timesteps, self.counters)
+        try:
+            with stop_on_signals(self.stop):
+                while (action := self.scheduler.next_action()) is not None:
+                    self._perform(action)
+                    self._save_if_due()
+            self.save(is_final=True)
+            self.tracker.flush(self.counters, self.scheduler.current_phase().name)
+        finally:
+            self.tracker.close()
+
+    def _save_if_due(self) -> None:
+        if self.stop.signal is not None:
+            self.save()
+            raise Interrupted(self.stop.signal)
+        if self._new_best is not None or self.cadence.is_due(self.counters):
+            self.save()
 
     def _perform(self, action: Action) -> None:
         phase = self.scheduler.current_phase()
@@ -80,8 +88,11 @@ class Orchestrator:
             result = self._step_environment(action)
         if result.trajectory is not None and phase.buffer is not None:
             self.context.buffers[phase.buffer].add(result.trajectory)
-        if result.vector_steps == action.repeats:
+        if (
+            result.vector_steps == action.repeats
+        ):  # the rollout is whole: what is summed over it is the same, however cut
             self.tracker.log("collect", {**self.collector.drain_metrics(), **result.metrics})
+            self.counters.episodes = self.collector.episodes
         self.scheduler.advance(action, repeats=result.vector_steps, steps=result.steps)
 
     def _step_environment(self, action: Action) -> CollectResult:
@@ -130,7 +141,6 @@ class Orchestrator:
         """Write a checkpoint. One that cannot be written is reported and training goes on, except at the end."""
         score, self._new_best = self._new_best, None
         self.cadence.mark(self.counters)
-        self.counters.episodes = self.collector.episodes
         phase = self.scheduler.current_phase().name
         try:
             with self.tracker.timer("checkpoint"):
