@@ -1,0 +1,36 @@
+"""TensorBoard event files in the run's `tb/`, over env steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rl_lab.tracking.sinks import Row, Sink, numbers
+
+
+class TensorBoardSink(Sink):
+    """Writes every metric as a scalar."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writer: Any = None
+
+    def open(self, *, total_steps: int, start_step: int, resumed: bool) -> None:
+        """Begin an event file; on a resume TensorBoard hides what was logged after the checkpoint."""
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and not needed to read runs
+
+        self._writer = SummaryWriter(str(self._directory), purge_step=start_step + 1 if resumed else None)
+
+    def row(self, row: Row) -> None:
+        """Write the metrics of a row."""
+        for key, value in numbers(row).items():
+            self._writer.add_scalar(key, value, row["step"])
+
+    def perf(self, row: Row) -> None:
+        """Write the wall-clock numbers of a row."""
+        self.row(row)
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._writer is not None:
+            self._writer.close()
