@@ -1,4 +1,4 @@
-"""REINFORCE with a baseline (Williams, 1992): an algorithm outside the package, in one file.
+"""REINFORCE (Williams, 1992): an algorithm outside the package, in one file.
 
 From this directory: `lab train +experiment=reinforce_cartpole --config-dir configs --plugin reinforce.py`.
 """
@@ -40,8 +40,9 @@ class Reinforce(Workflow):
 
     @hook
     def update_policy(self, batch: Batch, *, phase: Phase) -> Metrics:
-        done = batch["terminated"] | batch["truncated"]
-        returns = discounted_returns(batch["rewards"], done, gamma=self.gamma)
+        rewards = batch["rewards"]
+        no_values = torch.zeros_like(rewards)  # there is no critic to say what comes after a cut
+        returns = discounted_returns(rewards, no_values, batch["terminated"], batch["truncated"], gamma=self.gamma)
         advantages = (returns - returns.mean()) / (returns.std() + 1e-8)
         log_probs = self.policy(batch["observations"]).log_softmax(-1).gather(-1, batch["actions"].unsqueeze(-1))
         loss = -(log_probs.squeeze(-1) * advantages).mean()

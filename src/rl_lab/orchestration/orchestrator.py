@@ -44,6 +44,7 @@ class Orchestrator:
         self._hooks = workflow.hooks()
         self._new_best: float | None = None
         self._phase_name: str | None = None
+        self._is_saved = False  # whether the newest checkpoint is of this very point
         with context.device:
             workflow.initialize(context)
         for declared in (context.components, context.controllers, context.optimizers):
@@ -57,7 +58,8 @@ class Orchestrator:
                 while (action := self.scheduler.next_action()) is not None:
                     self._perform(action)
                     self._save_if_due()
-            self.save(is_final=True)
+            if not self._is_saved:
+                self.save(is_final=True)
             self.tracker.flush(self.counters, self.scheduler.current_phase().name)
         finally:
             self.tracker.close()
@@ -80,7 +82,9 @@ class Orchestrator:
             self._evaluate(action, phase)
         else:
             self._update(action, phase)
-        self.tracker.write_due(self.counters, phase.name)
+        self._is_saved = False
+        if action.hook != COLLECT or not any(call.is_update for call in phase.hooks):
+            self.tracker.write_due(self.counters, phase.name)  # a row holds a rollout together with its update
 
     def _collect(self, action: Action, phase: Phase) -> None:
         result = self.workflow.collect_step(self.counters.env_steps, phase=phase)
@@ -152,6 +156,7 @@ class Orchestrator:
             if is_final or self.stop():
                 raise
         else:
+            self._is_saved = True
             self.tracker.event("checkpoint", path=path.name, step=self.counters.env_steps, score=score)
 
     def get_state(self) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Every command in the documentation runs: page by page, in order, in an empty directory, on a tiny budget."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rl_lab.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_RUN = {"pip", "cd", "tensorboard", "git"}  # other people's programs
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(#[^)]*)?\)")
+
+
+def commands(page):
+    """Return the command lines of a page's bash blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def run(words):
+    if words[:2] == ["python", "scripts/train.py"]:
+        words = ["lab", "train", *words[2:]]
+    if words[0] == "lab":
+        tiny = ["budget=tiny"] if words[1] == "train" and "budget=tiny" not in words and "--cfg" not in words else []
+        result = CliRunner().invoke(app, [*words[1:], *tiny])
+        assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}"
+    elif words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text()
+        assert all(re.search(rf"^{target}:", makefile, re.M) for target in words[1:]), words
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file(), words
+    else:
+        assert words[0] in NOT_RUN, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAB_EXPERIMENTS", raising=False)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for words in commands(page):
+        run(words)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target, _ in LINK.findall(page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_workflow_has_a_page_and_a_row_in_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    for path in (ROOT / "src" / "rl_lab" / "workflows").glob("[a-z]*.py"):
+        assert (ROOT / "docs" / f"{path.stem}.md").is_file()
+        assert f"docs/{path.stem}.md" in readme
+
+
+def test_the_readme_shows_the_tree():
+    readme = (ROOT / "README.md").read_text()
+    for room in (ROOT / "src" / "rl_lab").iterdir():
+        assert not (room / "__init__.py").exists() or re.search(rf"{room.name}/\s+# ", readme), room.name
