@@ -1,0 +1,203 @@
+"""Any gymnasium environment as a vector environment of the lab, in this process or in workers.
+
+Observations: numbers become float32, images uint8 [C, H, W], Discrete a float32 one-hot, a Dict a dict of tensors with
+`action_mask` as bool (`gymnasium_codec`). Actions outside the bounds of a Box are clipped to them before the step
+(`gymnasium_actions`). The state of a running episode is its random state and its actions (`gymnasium_member`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_lab.core import (
+    Box,
+    ConfigError,
+    Discrete,
+    EnvironmentFault,
+    EnvSpec,
+    MultiDiscrete,
+    Observation,
+    Space,
+    State,
+    Step,
+    VectorEnv,
+    unknown_name,
+)
+from rl_lab.environments.gymnasium_actions import ActionCodec, BoxAction, DiscreteAction, action_codec
+from rl_lab.environments.gymnasium_backend import Backend, SyncBackend
+from rl_lab.environments.gymnasium_codec import (
+    OBSERVATION,
+    Array,
+    Arrays,
+    ObservationCodec,
+    UnsupportedSpace,
+    is_finite,
+    observation_codec,
+)
+from rl_lab.environments.gymnasium_group import Blueprint, MemberFault
+from rl_lab.environments.gymnasium_recipe import Recipe, Wrapper
+from rl_lab.environments.gymnasium_registry import find_recipe, is_repeatable, make_sample
+from rl_lab.environments.process_pool import ProcessPool
+
+BACKENDS = ("sync", "process")
+DTYPES = {np.float32: torch.float32, np.uint8: torch.uint8, np.bool_: torch.bool}
+
+
+class GymnasiumEnv(VectorEnv):
+    """`num_envs` copies of a registered id or `module:Id`.
+
+    `final_observations` of a step is the same object as `observations` when no episode ended: tensors are never written
+    again. `exact_resume` None: gymnasium's own environments are exact, others are tried by replaying a short episode in
+    a second copy; declare False for what cannot be repeated (a real robot, a human).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        *,
+        device: torch.device | str = "cpu",
+        backend: Literal["sync", "process"] = "sync",
+        env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[Wrapper] = (),
+        num_workers: int | None = None,
+        exact_resume: bool | None = None,
+    ) -> None:
+        if backend not in BACKENDS:
+            raise ConfigError(unknown_name("environment.backend", backend, BACKENDS))
+        if num_envs < 1 or (num_workers is not None and num_workers < 1):
+            raise ConfigError(f"environment.num_envs and num_workers must be 1 or more, got {num_envs}, {num_workers}")
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self._is_on_cpu = self.device.type == "cpu"
+        self._blueprint = _blueprint(find_recipe(name, env_kwargs or {}, wrappers), exact_resume)
+        self.spec = _spec(self._blueprint)
+        self._action_shape = (num_envs, *self._blueprint.action.shape)
+        self._steps = 0  # vector steps since `reset`, for error messages
+        try:
+            self._backend: Backend = (
+                SyncBackend(self._blueprint, num_envs)
+                if backend == "sync"
+                else ProcessPool(self._blueprint, num_envs, num_workers)
+            )
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
+
+    def reset(self, seed: int) -> Observation:
+        """Start every copy anew; the same seed gives the same episodes."""
+        self._steps = 0
+        words = np.random.SeedSequence(seed).generate_state(self.num_envs)
+        try:
+            return self._to_observation(self._backend.reset([int(word) >> 1 for word in words]))
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
+
+    def step(self, actions: Tensor) -> Step:
+        """Step every copy; one that ends its episode is reset within the same call."""
+        self._steps += 1
+        try:
+            outcome = self._backend.step(self._to_array(actions))
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
+        obs = self._to_observation(outcome.observations)
+        final = obs if outcome.finals is None else self._to_observation(outcome.finals)
+        tensor = self._to_tensor
+        return Step(obs, tensor(outcome.rewards), tensor(outcome.terminated), tensor(outcome.truncated), final)
+
+    def get_state(self) -> State:
+        """Return the record of every running episode; without `exact_resume` there is none."""
+        members = self._backend.get_state() if self.spec.exact_resume else []
+        return {"id": self.spec.id, "steps": self._steps, "members": members}
+
+    def set_state(self, state: State) -> None:
+        """Replay every running episode and compare it with what was stored."""
+        if not self.spec.exact_resume:
+            raise EnvironmentFault(f"environment {self.spec.id!r} cannot be restored: its exact_resume is false")
+        if state["id"] != self.spec.id or len(state["members"]) != self.num_envs:
+            here, there = f"{self.num_envs} x {self.spec.id!r}", f"{len(state['members'])} x {state['id']!r}"
+            raise EnvironmentFault(f"environment {here} cannot go on from a state of {there}")
+        self._steps = state["steps"]
+        try:
+            self._backend.set_state(state["members"])
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
+
+    def render(self) -> Tensor | None:
+        """Return the picture of the first copy, [H, W, 3] uint8; None unless env_kwargs.render_mode is rgb_array."""
+        try:
+            picture = self._backend.render()
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
+        return None if picture is None else torch.from_numpy(picture.copy())
+
+    def close(self) -> None:
+        """Free processes, windows and memory."""
+        self._backend.close()
+
+    def _to_array(self, actions: Tensor) -> Array:
+        array: Array = actions.detach().numpy() if self._is_on_cpu else actions.detach().cpu().numpy()
+        if array.shape != self._action_shape:
+            raise ValueError(f"actions for {self.spec.id!r} have shape {array.shape} instead of {self._action_shape}")
+        if array.dtype != self._blueprint.action.dtype:
+            array = array.astype(self._blueprint.action.dtype)
+        if not is_finite(array):
+            raise EnvironmentFault(
+                f"environment {self.spec.id!r} was given NaN or infinity as action: {array.tolist()}"
+            )
+        return array
+
+    def _to_observation(self, arrays: Arrays) -> Observation:
+        if OBSERVATION in arrays:
+            return self._to_tensor(arrays[OBSERVATION])
+        return {name: self._to_tensor(array) for name, array in arrays.items()}
+
+    def _to_tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._is_on_cpu else tensor.to(self.device)
+
+    def _fault(self, fault: MemberFault) -> EnvironmentFault:
+        where = f"copy {fault.index}, vector step {self._steps}, {fault.doing}"
+        return EnvironmentFault(f"environment {self.spec.id!r} ({where}) {fault.what}")
+
+
+def _blueprint(recipe: Recipe, exact_resume: bool | None) -> Blueprint:
+    sample = make_sample(recipe)
+    try:
+        observation, action = observation_codec(sample.observation_space), action_codec(sample.action_space)
+    except UnsupportedSpace as error:
+        raise ConfigError(f"environment.name {recipe.spec.id!r} has the unsupported space {error}") from error
+    finally:
+        sample.close()
+    if exact_resume is None:
+        exact_resume = is_repeatable(recipe, observation, action)
+    return Blueprint(recipe, observation, action, exact_resume)
+
+
+def _spec(blueprint: Blueprint) -> EnvSpec:
+    recipe = blueprint.recipe
+    limit = recipe.kwargs.get("max_episode_steps", recipe.spec.max_episode_steps)
+    return EnvSpec(
+        id=recipe.spec.id,
+        observation=_observation_space(blueprint.observation),
+        action=_action_space(blueprint.action),
+        max_episode_steps=limit if limit and limit > 0 else None,
+        exact_resume=blueprint.is_exact,
+    )
+
+
+def _observation_space(codec: ObservationCodec) -> Space:
+    leaves = {name: Box(leaf.shape, DTYPES[leaf.dtype]) for name, leaf in codec.leaves.items()}
+    return leaves if codec.is_dict else leaves[OBSERVATION]
+
+
+def _action_space(codec: ActionCodec) -> Discrete | MultiDiscrete | Box:
+    if isinstance(codec, DiscreteAction):
+        return Discrete(codec.n)
+    if isinstance(codec, BoxAction):
+        low, high = codec.bounds
+        return Box(codec.shape, low=low, high=high)
+    return MultiDiscrete(codec.nvec)

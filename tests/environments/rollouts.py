@@ -1,0 +1,42 @@
+"""Actions and comparisons that several test files need."""
+
+import torch
+
+from rl_lab.core import Box, Discrete, MultiDiscrete
+from rl_lab.environments.gymnasium import GymnasiumEnv
+from tests.environments import zoo  # noqa: F401  (registers its ids, here and in new processes)
+
+
+def random_actions(spec, num_envs, steps, seed=0):
+    """Return [T, N, ...] actions, some of them outside the bounds of a Box."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(spec.action, Discrete):
+        return torch.randint(spec.action.n, (steps, num_envs), generator=generator)
+    if isinstance(spec.action, MultiDiscrete):
+        columns = [torch.randint(n, (steps, num_envs), generator=generator) for n in spec.action.nvec]
+        return torch.stack(columns, dim=-1)
+    assert isinstance(spec.action, Box)
+    return torch.randn(steps, num_envs, *spec.action.shape, generator=generator)
+
+
+def assert_equal(a, b):
+    """Assert that two trees of tensors are equal to the bit."""
+    assert type(a) is type(b) or isinstance(a, tuple | list)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        a, b = list(a.values()), list(b.values())
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+        return
+    for part, other in zip(a, b, strict=True):
+        assert_equal(part, other)
+
+
+def continue_gymnasium(kwargs, state, actions):
+    """Go on from `state` in this process and return every step as arrays; for a test that starts a new process."""
+    torch.set_num_threads(1)
+    env = GymnasiumEnv(**kwargs)
+    env.reset(987654321)
+    env.set_state(state)
+    return [[part.numpy() for part in env.step(torch.from_numpy(action))] for action in actions]
