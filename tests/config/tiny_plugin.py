@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import os.path as foreign  # noqa: F401  (a name that must not be reachable through this module)
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from subprocess import run as smuggled  # noqa: F401
@@ -13,6 +15,7 @@ from annotated_types import Gt, Lt
 from torch import nn
 
 from rl_lab.core import Buffer, Workflow, hook
+from rl_lab.environments.cartpole import CartPole
 
 EXECUTED: list[str] = []
 
@@ -104,3 +107,26 @@ def double(value: float) -> float:
 
 def execute(command: str) -> None:
     EXECUTED.append(command)
+
+
+class FaultyEnv(CartPole):
+    """A CartPole that misbehaves from a certain vector step on."""
+
+    def __init__(self, num_envs: int, fault: str = "none", at: int = 40, device: torch.device | str = "cpu") -> None:
+        super().__init__(num_envs, device=device)
+        self.fault, self.at, self.count = fault, at, 0
+
+    def step(self, actions):
+        self.count += 1
+        step = super().step(actions)
+        if self.count < self.at:
+            return step
+        if self.fault == "raise":
+            raise RuntimeError("the motor\nis on fire")
+        if self.fault == "poison":
+            return step._replace(rewards=step.rewards * float("nan"))
+        if self.fault == "sigint" and self.count == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        if self.fault == "sigterm" and self.count == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step

@@ -1,0 +1,45 @@
+"""The `lab` command. Each command lives in its own file and imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+import typer
+
+from rl_lab import __version__
+from rl_lab.cli.doctor import doctor
+from rl_lab.cli.evaluate import evaluate
+from rl_lab.cli.listing import list_
+from rl_lab.cli.resume import resume
+from rl_lab.cli.runs import app as runs
+from rl_lab.cli.train import train
+
+app = typer.Typer(
+    name="lab",
+    help="One lab for reinforcement learning: one YAML, one command, resumable to the bit.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train)
+app.command("resume")(resume)
+app.command("evaluate")(evaluate)
+app.add_typer(runs, name="runs")
+app.command("list")(list_)
+app.command("doctor")(doctor)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """One lab for reinforcement learning: one YAML, one command, resumable to the bit."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

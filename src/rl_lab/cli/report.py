@@ -1,0 +1,44 @@
+"""How a command ends: exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from types import TracebackType
+
+import typer
+
+
+class Reported:
+    """Turns what a command raises into its exit code: 1 failed, 2 wrong usage, 130 and 143 interrupted.
+
+    An error that a user can mend is one line on stderr; any other is one line too, and `--debug` shows where it arose.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        self._debug = debug
+
+    def __enter__(self) -> Reported:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None or isinstance(error, SystemExit | typer.Exit):
+            return
+        from rl_lab.core.errors import LabError
+        from rl_lab.orchestration.signals import Interrupted
+
+        if self._debug and not isinstance(error, Interrupted):
+            traceback.print_exception(error)
+        if isinstance(error, Interrupted):
+            self._leave(f"{error}; continue with `lab resume`", error.exit_code)
+        elif isinstance(error, KeyboardInterrupt):
+            self._leave("interrupted", 130)
+        elif isinstance(error, LabError):
+            self._leave(f"error: {' '.join(str(error).split())}", error.exit_code)
+        else:
+            text = " ".join(str(error).split()) or "no message"
+            self._leave(f"error: {type(error).__name__}: {text} (--debug shows where)", 1)
+
+    def _leave(self, line: str, code: int) -> None:
+        print(line, file=sys.stderr)
+        raise SystemExit(code) from None

@@ -1,0 +1,101 @@
+"""What `lab train` and `lab resume` share: a run that owns its directory, records how it went and prints its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from rl_lab.config.build import Parts, assemble, build
+from rl_lab.config.record import record_start
+from rl_lab.config.resume import Start, check_start, find_start, has_checkpoints, restore
+from rl_lab.config.targets import Targets
+from rl_lab.orchestration.orchestrator import Orchestrator
+from rl_lab.orchestration.signals import Interrupted
+from rl_lab.tracking.run_directory import RunDirectory, Status
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to start."""
+
+    parts: Parts
+    run: RunDirectory
+    start: Start | None  # None: from the beginning
+
+
+def new_job(composed: DictConfig, targets: Targets, run_dir: str | Path | None, start: Start | None = None) -> Job:
+    """Return a job in a directory of its own; it starts from `start` or from `training.resume_path`."""
+    parts = assemble(composed, targets)
+    experiment, training = parts.config["experiment"], parts.config["training"]
+    if start is None and training["resume_path"] is not None:
+        start = find_start(training["resume_path"], training["resume_mode"])
+    if start is not None:
+        start = check_start(start, parts)
+    return Job(parts, RunDirectory.create(experiment["root"], experiment["name"], experiment["seed"], run_dir), start)
+
+
+def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, checkpoint: Path | None = None) -> Job:
+    """Return a job that goes on exactly where `run` stopped; one that died before its first checkpoint begins anew."""
+    parts = assemble(composed, targets)
+    if not has_checkpoints(run):
+        return Job(parts, run, None)
+    return Job(parts, run, check_start(Start(run, "exact", checkpoint), parts))
+
+
+@contextmanager
+def opened(job: Job) -> Iterator[Orchestrator]:
+    """Own the run's directory and yield the orchestrator, restored where the job says; `status` stays true."""
+    with job.run.lock(), _recorded(job.run):
+        record_start(job.run, job.parts, job.start)
+        orchestrator = build(job.parts, job.run)
+        try:
+            if job.start is not None:
+                restore(orchestrator, job.run, job.start)
+            yield orchestrator
+        finally:
+            orchestrator.collector.env.close()
+            orchestrator.evaluator.env.close()
+
+
+@contextmanager
+def _recorded(run: RunDirectory) -> Iterator[None]:
+    """Keep the run's `status` file true, however the block ends."""
+    run.set_status("running")
+    status: Status = "failed"
+    try:
+        yield
+        status = "done"
+    except (Interrupted, KeyboardInterrupt):
+        status = "stopped"
+        raise
+    finally:
+        run.set_status(status)
+
+
+def result_of(run: RunDirectory) -> dict[str, Any]:
+    """Return where the run is, how it stands and its final metrics."""
+    return {"run": str(run.path), "status": run.read_status(), **(run.read_summary() or {})}
+
+
+def print_results(results: list[dict[str, Any]], as_json: bool) -> None:
+    """Print the results as tables or as JSON: an object for one run, a list for several."""
+    if as_json:
+        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=1))
+        return
+    console = Console(soft_wrap=True)
+    for result in results:
+        last, highest = result.get("last", {}), result.get("highest", {})
+        table = Table("metric", "last", "highest", title="result")
+        for name in last:
+            table.add_row(name, f"{last[name]:.6g}", f"{highest[name]:.6g}")
+        console.print(table)
+        console.print(f"run: {result['run']} ({result['status']})", highlight=False)

@@ -1,0 +1,119 @@
+"""From a composed config to a runnable orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rl_lab.config.compose import resolve
+from rl_lab.config.device import prepare_torch
+from rl_lab.config.freeze import Frozen, freeze
+from rl_lab.config.sinks import open_sinks
+from rl_lab.config.targets import Targets
+from rl_lab.config.validate import read_phases, reject_idle, validate
+from rl_lab.core.context import Named, Optimizers, WorkflowContext
+from rl_lab.core.environment import VectorEnv
+from rl_lab.core.seeding import RngStreams, seed_everything
+from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
+from rl_lab.core.workflow import Workflow
+from rl_lab.orchestration.cadence import CheckpointCadence
+from rl_lab.orchestration.collector import Collector
+from rl_lab.orchestration.evaluator import Evaluator
+from rl_lab.orchestration.orchestrator import Orchestrator
+from rl_lab.orchestration.phase_scheduler import PhaseScheduler
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.run_directory import RunDirectory
+from rl_lab.tracking.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of before it has a directory; a config that does not fit leaves nothing on disk."""
+
+    config: Frozen
+    composed: DictConfig  # with its interpolations, so that a resume can change what others depend on
+    targets: Targets
+    env: VectorEnv
+    workflow: Workflow
+    context: WorkflowContext
+
+
+def assemble(composed: DictConfig, targets: Targets) -> Parts:
+    """Build environment, components, buffers and workflow; the config is validated first, frozen after the probe."""
+    known = validate(resolve(composed), targets)
+    device = prepare_torch(known["experiment"])
+    rng = RngStreams(known["experiment"]["seed"])
+    seed_everything(rng.seed("global"))
+    env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
+    config = freeze(validate(resolve(composed, dims(env.spec)), targets))
+    with device:
+        context = WorkflowContext(
+            config=config,
+            device=device,
+            spec=env.spec,
+            num_envs=env.num_envs,
+            components=_build_block("components", config, targets),
+            controllers=_build_block("controllers", config, targets),
+            optimizers=Optimizers(_build_block("optimizers", config, targets)),
+            buffers=_build_block("buffers", config, targets, device=device, num_envs=env.num_envs),
+            rng=rng,
+        )
+        workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
+    reject_idle(read_phases(config, targets), workflow.hooks(), context.buffers)
+    return Parts(config, composed, targets, env, workflow, context)
+
+
+def build(parts: Parts, run: RunDirectory) -> Orchestrator:
+    """Join the parts with the run's directory into the orchestrator that trains them."""
+    training, logging, context = parts.config["training"], parts.config["logging"], parts.context
+    tracker = Tracker(
+        run,
+        open_sinks(parts.config, run),
+        every_steps=logging["every_steps"],
+        every_updates=logging["every_updates"],
+    )
+    phases = read_phases(parts.config, parts.targets)
+    return Orchestrator(
+        workflow=parts.workflow,
+        context=context,
+        scheduler=PhaseScheduler(phases, training["total_timesteps"], context.counters),
+        collector=Collector(parts.env, context.rng.seed("collect"), tracker.timer),
+        evaluator=build_evaluator(parts, training["num_eval_episodes"], explore=training["eval_explore"]),
+        tracker=tracker,
+        checkpoints=CheckpointStore(run.checkpoints, training["keep_last"], training["keep_best"]),
+        cadence=CheckpointCadence(
+            training["checkpoint_frequency"], training["checkpoint_updates"], training["checkpoint_minutes"]
+        ),
+    )
+
+
+def build_evaluator(parts: Parts, num_episodes: int, *, explore: bool) -> Evaluator:
+    """Return an evaluator with environments of its own."""
+    num_envs = min(parts.config["training"]["eval_num_envs"], num_episodes)
+    node = {**parts.config["environment"], "num_envs": num_envs}
+    env = parts.targets.instantiate("environment", node, device=parts.context.device)
+    return Evaluator(env, num_episodes, parts.context.rng, explore=explore)
+
+
+def dims(spec: EnvSpec) -> dict[str, Any]:
+    """Return `_dims`: the sizes that YAML may ask for."""
+    shapes = (
+        {name: _shape(leaf) for name, leaf in spec.observation.items()}
+        if isinstance(spec.observation, Mapping)
+        else _shape(spec.observation)
+    )
+    return {"observation": flat_dim(spec.observation), "observation_shape": shapes, "action": flat_dim(spec.action)}
+
+
+def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:
+    return list(space.shape) if isinstance(space, Box) else [flat_dim(space)]
+
+
+def _build_block(block: str, config: Mapping[str, Any], targets: Targets, **supplied: Any) -> Named[Any]:
+    """Build the nodes of a block by name; one that is null is absent."""
+    nodes = {name: node for name, node in config[block].items() if node is not None}
+    kind = block.removesuffix("s")
+    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, **supplied) for n, node in nodes.items()})

@@ -1,0 +1,59 @@
+"""What may differ between a run's config and the one it is resumed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from rl_lab.config.freeze import thaw
+from rl_lab.core.errors import ConfigError
+from rl_lab.core.trees import tree_leaves
+
+# On an exact resume the numbers up to here stay what they were; these decide only how long it goes on and what is kept.
+MAY_GROW = ("training.total_timesteps", "training.phases.*.duration_*", "training.phases.*.steps",
+            "training.phases.*.updates", "training.phases.*.cycles")  # fmt: skip
+MAY_CHANGE = ("training.checkpoint_*", "training.keep_*", "logging.*", "experiment.tags*")
+# Where a run lies and what it started from is no part of what it computes.
+NOT_COMPARED = ("experiment.root", "experiment.name", "training.resume_*", "budget.*", "schema_version")
+
+
+class Change(NamedTuple):
+    """One key that differs."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old!r} -> {self.new!r}"
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return what differs, by dotted key; what is absent on one side is None there."""
+    before, after = dict(tree_leaves(thaw(old))), dict(tree_leaves(thaw(new)))
+    keys = [*before, *(key for key in after if key not in before)]
+    found = [Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
+    return [change for change in found if not _matches(change.key, NOT_COMPARED)]
+
+
+def check_exact(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return the changes of an exact resume, or raise a ConfigError that lists those it does not allow."""
+    found = changes(old, new)
+    refused = [change for change in found if not _is_allowed(change)]
+    if refused:
+        listed = "; ".join(str(change) for change in refused)
+        allowed = ", ".join((*(f"longer {pattern}" for pattern in MAY_GROW[:2]), *MAY_CHANGE))
+        raise ConfigError(f"an exact resume cannot change {listed} (may change: {allowed}; or use a warm start)")
+    return found
+
+
+def _is_allowed(change: Change) -> bool:
+    if _matches(change.key, MAY_CHANGE):
+        return True
+    is_number = isinstance(change.old, int | float) and isinstance(change.new, int | float)
+    return _matches(change.key, MAY_GROW) and is_number and change.new > change.old
+
+
+def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)

@@ -1,0 +1,36 @@
+"""Where and how torch computes: device, threads, deterministic algorithms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rl_lab.core.errors import ConfigError
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of `experiment.device`; `auto` is the first GPU when there is one."""
+    count = torch.cuda.device_count()
+    if name == "auto":
+        return torch.device("cuda", 0) if count else torch.device("cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        choices = ", ".join(["auto", "cpu", *(f"cuda:{index}" for index in range(count))])
+        raise ConfigError(f"experiment.device: {name!r} is not on this machine (choices: {choices})")
+    return device
+
+
+def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:
+    """Set threads and determinism as the run asks for, and return its device."""
+    device = choose_device(experiment["device"])
+    torch.set_num_threads(experiment["num_threads"])
+    if experiment["deterministic"] and device.type == "cuda":
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS is deterministic only with a fixed workspace
+    torch.use_deterministic_algorithms(experiment["deterministic"])
+    torch.backends.cudnn.benchmark = not experiment["deterministic"]
+    return device

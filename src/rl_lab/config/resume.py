@@ -1,0 +1,137 @@
+"""How a run goes on: from which checkpoint, with which config, and what is taken from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rl_lab.config.build import Parts
+from rl_lab.config.changes import Change, check_exact
+from rl_lab.config.compose import one_line
+from rl_lab.config.freeze import migrate, thaw
+from rl_lab.config.overrides import parse_overrides
+from rl_lab.config.resolvers import register_resolvers
+from rl_lab.config.schema import ResumeMode
+from rl_lab.core.errors import CheckpointError, ConfigError, RunDirectoryError
+from rl_lab.orchestration.orchestrator import Orchestrator
+from rl_lab.tracking.atomic import replace_file
+from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
+from rl_lab.tracking.run_directory import RunDirectory
+
+COMPOSED = "composed.yaml"  # the config with its interpolations, beside the resolved config.yaml
+DROPPED: dict[ResumeMode, str] = {
+    "exact": "nothing",
+    "warm_start": "optimisers, counters, phases, buffers, environment and random state",
+    "warm_start_optimizer": "counters, phases, buffers, environment and random state",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts from when it does not start anew."""
+
+    source: RunDirectory
+    mode: ResumeMode
+    checkpoint: Path | None = None  # None: the newest whole one
+    changes: list[Change] = field(default_factory=list)
+
+
+def write_config(run: RunDirectory, parts: Parts) -> None:
+    """Write the resolved config and, beside it, the one with its interpolations."""
+    run.write_config(yaml.safe_dump(thaw(parts.config), sort_keys=False))
+    replace_file(run.path / COMPOSED, OmegaConf.to_yaml(parts.composed))
+
+
+def read_config(run: RunDirectory) -> dict[str, Any]:
+    """Return the resolved config of a run in today's layout."""
+    register_resolvers()
+    return migrate(_load_yaml(run.read_config(), run.config_file), str(run.config_file))
+
+
+def _load_yaml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        tree = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise RunDirectoryError(f"{path} is damaged: {one_line(error)}") from error
+    if not isinstance(tree, dict):
+        raise RunDirectoryError(f"{path} is damaged: expected a YAML mapping")
+    return {str(key): value for key, value in tree.items()}
+
+
+def recompose(run: RunDirectory, overrides: Sequence[str] = ()) -> DictConfig:
+    """Return the composed config of a run with `key=value` overrides applied; what depends on them follows."""
+    register_resolvers()
+    composed = run.path / COMPOSED
+    tree = _load_yaml(composed.read_text(), composed) if composed.is_file() else read_config(run)
+    config = OmegaConf.create(migrate(tree, str(run.path)))
+    assert isinstance(config, DictConfig)
+    for text, override in zip(overrides, parse_overrides(overrides), strict=True):
+        _apply(config, text, override)
+    return config
+
+
+def _apply(config: DictConfig, text: str, override: Override) -> None:
+    if override.is_delete() or override.is_sweep_override():
+        raise ConfigError(f"{text}: a resumed run takes key=value only")
+    try:
+        OmegaConf.update(config, override.key_or_group, override.value(), force_add=True)
+    except (OmegaConfBaseException, IndexError, ValueError) as error:
+        raise ConfigError(f"{text}: {one_line(error)}") from error
+
+
+def find_start(path: Path | str, mode: ResumeMode) -> Start:
+    """Read `training.resume_path`: a run directory (its newest checkpoint) or one checkpoint of a run."""
+    place = Path(path).expanduser().absolute()
+    if (place / "MANIFEST.json").is_file():
+        return Start(RunDirectory.open(place.parent.parent), mode, place)
+    return Start(RunDirectory.open(place), mode)
+
+
+def check_start(start: Start, parts: Parts) -> Start:
+    """Refuse early: nothing to start from, and on an exact resume another computation or a lost environment."""
+    if start.checkpoint is not None and not (start.checkpoint / "MANIFEST.json").is_file():
+        raise CheckpointError(f"no checkpoint at {start.checkpoint} (expected a directory with MANIFEST.json)")
+    if start.checkpoint is None and not has_checkpoints(start.source):
+        raise CheckpointError(f"no checkpoint in {start.source.checkpoints}: nothing was saved before it ended")
+    if start.mode != "exact":
+        return start
+    if not parts.env.spec.exact_resume:
+        raise CheckpointError(
+            f"environment {parts.env.spec.id!r} cannot be restored exactly (exact_resume: false); "
+            "start from the weights with mode warm_start or warm_start_optimizer"
+        )
+    return Start(start.source, start.mode, start.checkpoint, check_exact(read_config(start.source), parts.config))
+
+
+def has_checkpoints(run: RunDirectory) -> bool:
+    """Return whether anything was ever saved; a run that died before begins anew."""
+    return any(path.is_dir() and path.name.isdigit() for path in run.checkpoints.glob("*"))
+
+
+def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start) -> Loaded:
+    """Load the checkpoint into the orchestrator and note in the run's events where it came from."""
+    store = CheckpointStore(start.source.checkpoints)
+    loaded = store.load(start.checkpoint) if start.checkpoint else store.load_newest()
+    if start.mode == "exact" and start.source.path != run.path:
+        for name in ("metrics_file", "events_file"):
+            shutil.copyfile(vars(start.source)[name], vars(run)[name])
+    orchestrator.restore(loaded.state, start.mode)
+    for damaged in loaded.damaged:
+        orchestrator.tracker.event("damaged_checkpoint", message=f"skipped a damaged checkpoint: {damaged}")
+    orchestrator.tracker.event(
+        "resume",
+        message=f"{start.mode} from {loaded.path} (dropped: {DROPPED[start.mode]})",
+        checkpoint=str(loaded.path),
+        mode=start.mode,
+        changes=[str(change) for change in start.changes],
+        **loaded.manifest["counters"],
+    )
+    return loaded

@@ -1,0 +1,149 @@
+"""The options every run has: one declaration each, with its type, default, range and meaning.
+
+The free-form blocks (environment, workflow, components, ...) are declared by the constructors they name: see `targets`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+ROOT_DEFAULT = "${oc.env:LAB_EXPERIMENTS,experiments}"
+
+Count = Annotated[int, Field(ge=1)]
+Node = dict[str, Any]  # a block whose keys are constructor arguments
+ResumeMode = Literal["exact", "warm_start", "warm_start_optimizer"]
+
+
+class Block(BaseModel):
+    """A block whose keys are all known: a typo is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ExperimentConfig(Block):
+    """Who the run is and where it computes."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the run and of its directory.")
+    seed: int = Field(default=1, ge=0, description="Root of every random stream; a comma list runs one after another.")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto (a GPU when there is one), cpu or cuda[:i].",
+    )
+    num_threads: Count = Field(
+        default=1, description="CPU threads of torch; results are bit-equal only for the same number."
+    )
+    root: str = Field(
+        default=ROOT_DEFAULT, description="Directory that holds the run directories (or LAB_EXPERIMENTS)."
+    )
+    tags: list[str] = Field(default=[], description="Free labels to find the run by.")
+    deterministic: bool = Field(default=True, description="Let torch choose only deterministic algorithms.")
+
+
+class TrainingConfig(Block):
+    """How long to train, in which phases, and what is saved and evaluated on the way."""
+
+    total_timesteps: Count = Field(
+        description="Env steps after which no phase collects any more; tested at cycle ends."
+    )
+    phases: list[Node] = Field(
+        description="The curriculum: name, workflow_hooks, one duration_*, and type, buffer, train_ratio when needed."
+    )
+    checkpoint_frequency: Count | None = Field(
+        default=50_000, description="Env steps between checkpoints; null: never."
+    )
+    checkpoint_updates: Count | None = Field(
+        default=None, description="Gradient updates between checkpoints; null: never."
+    )
+    checkpoint_minutes: float | None = Field(
+        default=10.0, gt=0, description="Minutes between checkpoints; null: never."
+    )
+    keep_last: Count = Field(default=2, description="Newest checkpoints that are kept.")
+    keep_best: int = Field(default=1, ge=0, description="Checkpoints with the best evaluation that are kept besides.")
+    eval_frequency: Count | None = Field(
+        default=None,
+        description="Env steps between evaluations in every phase; null: only where a phase has the evaluate hook.",
+    )
+    num_eval_episodes: Count = Field(default=10, description="Episodes per evaluation.")
+    eval_num_envs: Count = Field(default=10, description="Environment copies of their own that evaluation plays in.")
+    eval_explore: bool = Field(default=False, description="Evaluate the exploring policy instead of the greedy one.")
+    resume_path: str | None = Field(default=None, description="Run or checkpoint directory that a new run starts from.")
+    resume_mode: ResumeMode = Field(
+        default="exact",
+        description="What is taken from resume_path: exact (everything), warm_start (weights) or "
+        "warm_start_optimizer (weights and optimisers).",
+    )
+
+
+class LoggingConfig(Block):
+    """Where rows go and how often one is written. metrics.jsonl is always written."""
+
+    terminal: bool = Field(default=True, description="Live panel on a terminal, plain lines otherwise.")
+    tensorboard: bool = Field(default=True, description="TensorBoard event files under tb/.")
+    csv: bool = Field(default=False, description="Export metrics.csv at the end.")
+    wandb: bool = Field(default=False, description="Weights & Biases; needs the extra rl-lab[wandb].")
+    every_steps: Count | None = Field(
+        default=2_000, description="Env steps between rows of metrics; null: by updates only."
+    )
+    every_updates: Count | None = Field(
+        default=None, description="Gradient updates between rows of metrics; null: by steps only."
+    )
+
+
+class BudgetConfig(Block):
+    """Upper bounds on other options, so that any experiment can be run in a second or two (budget=tiny)."""
+
+    caps: dict[str, int] = Field(
+        default={}, description="Dotted path, `*` for any key or index -> the largest value allowed."
+    )
+
+
+class LabConfig(Block):
+    """The whole config of a run."""
+
+    schema_version: int = Field(
+        default=SCHEMA_VERSION, ge=1, description="Version of this layout; a newer one is refused."
+    )
+    experiment: ExperimentConfig
+    environment: Node = Field(description="`_target_` of a VectorEnv and its arguments.")
+    workflow: Node = Field(description="`_target_` of the algorithm.")
+    algorithm: Node = Field(default={}, description="Further constructor arguments of the workflow.")
+    components: dict[str, Node | None] = Field(
+        default={}, description="Networks by name, each with a `_target_`; null: none."
+    )
+    controllers: dict[str, Node | None] = Field(
+        default={}, description="Planners and policies by name, like components."
+    )
+    buffers: dict[str, Node | None] = Field(
+        default={}, description="Experience storage by name, each with a `_target_`."
+    )
+    optimizers: dict[str, Node | None] = Field(
+        default={},
+        description="Optimisers by name: `_target_` under torch.optim with `_partial_: true`; the rest by default.",
+    )
+    training: TrainingConfig
+    logging: LoggingConfig = LoggingConfig()
+    budget: BudgetConfig = BudgetConfig()
+
+
+BLOCKS: dict[str, type[Block]] = {
+    "experiment": ExperimentConfig,
+    "training": TrainingConfig,
+    "logging": LoggingConfig,
+    "budget": BudgetConfig,
+}
+
+
+def defaults() -> dict[str, Any]:
+    """Return the config of a run that says nothing: what must be said is `???`, as OmegaConf writes it."""
+    tree: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    for name in LabConfig.model_fields:
+        if name in BLOCKS:
+            fields = BLOCKS[name].model_fields
+            tree[name] = {key: "???" if field.is_required() else field.default for key, field in fields.items()}
+        elif name != "schema_version":
+            tree[name] = {}
+    return tree

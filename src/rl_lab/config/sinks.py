@@ -1,0 +1,31 @@
+"""The sinks that the `logging` block asks for."""
+
+from __future__ import annotations
+
+from rl_lab.config.freeze import Frozen, thaw
+from rl_lab.tracking.run_directory import RunDirectory
+from rl_lab.tracking.sinks import Sink
+
+WANDB_PROJECT = "rl-lab"
+
+
+def open_sinks(config: Frozen, run: RunDirectory) -> list[Sink]:
+    """Return the sinks; each one's package is imported only when it is asked for."""
+    logging, sinks = config["logging"], list[Sink]()
+    if logging["terminal"]:
+        from rl_lab.tracking.terminal import TerminalSink
+
+        sinks.append(TerminalSink(f"{config['experiment']['name']} s{config['experiment']['seed']}"))
+    if logging["tensorboard"]:
+        from rl_lab.tracking.tensorboard import TensorBoardSink
+
+        sinks.append(TensorBoardSink(run.tb))
+    if logging["csv"]:
+        from rl_lab.tracking.csv_export import CsvSink
+
+        sinks.append(CsvSink(run))
+    if logging["wandb"]:
+        from rl_lab.tracking.wandb import WandbSink
+
+        sinks.append(WandbSink(run, WANDB_PROJECT, thaw(config)))
+    return sinks

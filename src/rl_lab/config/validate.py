@@ -1,0 +1,102 @@
+"""Everything that can be checked before anything is built: types, ranges, names, hooks, phases, buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl_lab.config.schema import LabConfig
+from rl_lab.config.targets import Targets
+from rl_lab.config.typed_values import coerce_model
+from rl_lab.core.buffer import Buffer
+from rl_lab.core.environment import VectorEnv
+from rl_lab.core.errors import ConfigError
+from rl_lab.core.phase import COLLECT, EVALUATE, HookCall, Phase
+from rl_lab.core.workflow import HookInfo, Workflow
+from rl_lab.orchestration.phases import parse_phases
+
+# Blocks of named nodes: what each must be, and which arguments the lab gives itself.
+NAMED_BLOCKS: dict[str, type] = {
+    "components": nn.Module,
+    "controllers": nn.Module,
+    "buffers": Buffer,
+    "optimizers": torch.optim.Optimizer,
+}
+FREE_BLOCKS = ("environment", "workflow", "algorithm", *NAMED_BLOCKS)
+SUPPLIED_BY_LAB = ("device", "num_envs")
+
+
+def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
+    """Return the config with every value as its declaration asks for it, or raise a ConfigError of one line."""
+    for block in FREE_BLOCKS:
+        targets.allow_list.check_tree(tree.get(block), block)
+    config = coerce_model("", tree, LabConfig) | {block: tree.get(block) or {} for block in FREE_BLOCKS}
+    config["environment"] = targets.check("environment", config["environment"], supplied=("device",), base=VectorEnv)
+    config |= _check_workflow(config, targets)
+    for block, base in NAMED_BLOCKS.items():
+        config[block] = _check_block(block, config[block], base, targets)
+    read_phases(config, targets)
+    return config
+
+
+def _check_workflow(config: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
+    """Check `workflow` and `algorithm` together: both are arguments of one constructor."""
+    workflow, algorithm = config["workflow"], config["algorithm"]
+    if clash := sorted(workflow.keys() & algorithm.keys()):
+        raise ConfigError(f"algorithm.{clash[0]}: also given as workflow.{clash[0]}")
+    targets.load("workflow", workflow, Workflow)
+    path = "algorithm" if algorithm else "workflow"
+    checked = targets.check(path, workflow | algorithm, base=Workflow)
+    return {"workflow": {k: checked[k] for k in workflow}, "algorithm": {k: checked[k] for k in algorithm}}
+
+
+def _check_block(block: str, nodes: Mapping[str, Any], base: type, targets: Targets) -> dict[str, Any]:
+    checked = {}
+    for name, node in nodes.items():
+        if node is not None and block == "optimizers" and node.get("_partial_") is not True:
+            raise ConfigError(f"optimizers.{name}: needs _partial_: true (the workflow gives it the parameters)")
+        supplied = SUPPLIED_BY_LAB if block == "buffers" else ()
+        checked[name] = None if node is None else targets.check(f"{block}.{name}", node, supplied=supplied, base=base)
+    return checked
+
+
+def read_phases(config: Mapping[str, Any], targets: Targets) -> tuple[Phase, ...]:
+    """Return the phases, checked against the hooks of the workflow and the buffers that exist."""
+    workflow = targets.load("workflow", config["workflow"], Workflow)
+    assert isinstance(workflow, type)
+    assert issubclass(workflow, Workflow)
+    buffers = [name for name, node in config["buffers"].items() if node is not None]
+    phases = parse_phases(config["training"]["phases"], workflow.hooks(), buffers)
+    return _with_evaluation(phases, config["training"]["eval_frequency"])
+
+
+def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffers: Mapping[str, Buffer]) -> None:
+    """Refuse a phase that can never update: its buffer is empty and nothing has collected into it by then."""
+    filled = {name for name, buffer in buffers.items() if buffer.is_ready()}
+    for phase in phases:
+        if phase.buffer is not None and any(call.name == COLLECT for call in phase.hooks):
+            filled.add(phase.buffer)
+        wants_batch = any(call.is_update and hooks[call.name].needs_batch for call in phase.hooks)
+        if wants_batch and phase.buffer not in filled:
+            raise ConfigError(
+                f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is empty and no phase up to it "
+                "collects into it"
+            )
+
+
+def _with_evaluation(phases: tuple[Phase, ...], every_steps: int | None) -> tuple[Phase, ...]:
+    """Add `eval_frequency` as the last hook of each phase; scheduling evaluation both ways is an error."""
+    if every_steps is None:
+        return phases
+    for phase in phases:
+        if any(call.name == EVALUATE for call in phase.hooks):
+            raise ConfigError(
+                f"training.eval_frequency and the hook {EVALUATE!r} of phase {phase.name!r} both schedule evaluation: "
+                "give one of them"
+            )
+    clock = HookCall(EVALUATE, every_steps=every_steps)
+    return tuple(replace(phase, hooks=(*phase.hooks, clock)) for phase in phases)

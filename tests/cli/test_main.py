@@ -1,0 +1,53 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WITHOUT_TORCH = """
+import sys
+from rl_lab.cli.main import app
+try:
+    app(%r)
+finally:
+    assert "torch" not in sys.modules
+"""
+COMMANDS = ["train", "resume", "evaluate", "runs", "list", "doctor"]
+
+
+def python(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_is_quick_and_imports_no_torch():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = python("-c", WITHOUT_TORCH % (["--help"],))
+        seconds.append(time.perf_counter() - start)
+        assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in COMMANDS)
+    assert min(seconds) < 0.5
+
+
+def test_it_is_a_module_too():
+    assert python("-m", "rl_lab.cli", "--version").stdout == "0.1.0\n"
+
+
+def test_the_script_is_lab_train():
+    script = Path(__file__).parents[2] / "scripts" / "train.py"
+    done = python(str(script), "--help")
+    assert done.returncode == 0
+    assert "train [OPTIONS]" in done.stdout
+    assert "--run-dir" in done.stdout
+
+
+def test_listing_imports_no_torch():
+    done = python("-c", WITHOUT_TORCH % (["list", "experiments"],))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train", "--nonsense"], ["evaluate", "--episodes", "0"]])
+def test_wrong_usage_is_exit_code_2(lab, arguments):
+    assert lab(*arguments).exit_code == 2

@@ -1,0 +1,186 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rl_lab.tracking.lock import exclusive_lock
+
+
+def runs():
+    return sorted(Path("experiments").glob("*"))
+
+
+def test_a_run_says_where_it_is_and_what_came_out(train):
+    result = train()
+    assert result.exit_code == 0, result.stderr
+    (run,) = runs()
+    assert str(run.absolute()) in result.stdout.replace("\n", "")
+    assert "train/loss" in result.stdout
+    assert (run / "status").read_text() == "done\n"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["schema_version"] == 1
+    assert config["components"]["actor"]["in_features"] == 4
+
+
+def test_json_is_one_object_or_a_list(train):
+    one = json.loads(train("--json", "--run-dir", "one").stdout)
+    assert (one["status"], one["run"]) == ("done", str(Path("one").absolute()))
+    assert one["position"]["step"] == 256
+    many = json.loads(train("--json", "--seed", "1,2").stdout)
+    assert [yaml.safe_load(Path(each["run"], "config.yaml").read_text())["experiment"]["seed"] for each in many] == [
+        1,
+        2,
+    ]
+    assert json.loads(train("--json", "experiment.seed=3").stdout)["status"] == "done"
+
+
+def test_the_budget_is_a_matter_of_the_config(train):
+    result = train(
+        "--json", "budget=tiny", "training.total_timesteps=1e8", "training.phases.0.workflow_hooks=[{collect: 9999}]"
+    )
+    assert json.loads(result.stdout)["position"]["step"] == 128
+
+
+def test_the_config_can_be_printed(train, lab):
+    whole = train("--cfg", "job", "algorithm.gamma=0.5")
+    config = yaml.safe_load(whole.stdout)
+    assert config["algorithm"]["gamma"] == 0.5
+    assert config["components"]["actor"]["in_features"] == "${_dims.observation}"
+    assert config["training"]["keep_last"] == 2
+    block = train("--cfg", "job", "--package", "training.phases")
+    assert yaml.safe_load(block.stdout)[0]["name"] == "train"
+    assert train("--cfg", "job", "--package", "algorithm.gamma").stdout == "0.9\n"
+    assert runs() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--cfg", "hydra"], 2, "error: unknown --cfg 'hydra' (choices: job)"),
+        (["--cfg", "job", "--package", "trainig"], 2, "error: unknown --package 'trainig'; did you mean 'training'?"),
+        (["+experiment=tny"], 2, "error: unknown experiment 'tny'; did you mean 'tiny'?"),
+        (["budget=small"], 2, "error: unknown budget 'small' (choices: full, tiny)"),
+        (["--config-dir", "nowhere"], 2, "error: --config-dir nowhere: no such directory"),
+        (["--plugin", "nowhere.py"], 2, "error: --plugin nowhere.py: no such file"),
+        (["a b"], 2, "error: cannot read the override 'a b'"),
+        (["algorithm.gamma=0.1,0.2"], 2, "error: algorithm.gamma=0.1,0.2: only experiment.seed takes a comma list"),
+        (["--seed", "1,2", "--run-dir", "x"], 2, "error: --run-dir x is one run, but 2 seeds are given"),
+        (["training.total_timestep=1"], 2, "error: unknown key in training 'total_timestep'; did you mean"),
+        (["algorithm.gama=1"], 2, "error: algorithm: unknown argument of TinyWorkflow 'gama'"),
+        (["algorithm.width=wide"], 2, "error: algorithm.width: must be a valid integer, not 'wide'"),
+        (
+            ["components.actor._target_=torch.nn.Linea"],
+            2,
+            "error: components.actor._target_: unknown name in torch.nn 'Linea'",
+        ),
+        (["environment._target_=rl_lab.environments.cartpol.X"], 2, "error: environment._target_: unknown module"),
+        (["environment._target_=os.system"], 2, "error: environment._target_: 'os.system' is not allowed"),
+        (
+            ["training.phases.0.workflow_hooks=[jump]"],
+            2,
+            "error: unknown hook of phase 'train' 'jump' (choices: collect",
+        ),
+        (["training.phases.0.buffer=replay"], 2, "error: unknown buffer of phase 'train' 'replay' (choices: rollout)"),
+        (["training.phases=[{name: a, hooks: [collect]}]"], 2, "error: phase 'a' needs exactly one of duration_steps"),
+        (["experiment.device=cuda:99"], 2, "error: experiment.device: 'cuda:99' is not on this machine"),
+        (["training.resume_path=nowhere"], 1, "error: no run directory at "),
+        (["experiment.root=conf/experiment/tiny.yaml"], 1, "error: cannot create run directory "),
+        (["--run-dir", "conf"], 1, "error: "),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(train, fails, arguments, code, text):
+    line = fails(train(*arguments), code)
+    assert line.startswith(text), line
+    assert runs() == []
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("components.other={_target_: torch.nn.Identity}", "error: the workflow does not use component 'other'"),
+        ("components.actor=null", "error: unknown component 'actor'"),
+        ("optimizers.other={_target_: torch.optim.Adam, _partial_: true}", "error: unknown optimizers entry 'other'"),
+    ],
+)
+def test_what_only_the_workflow_can_know_is_one_line_too(train, fails, override, text):
+    assert fails(train(override), 2).startswith(text)
+
+
+def test_without_an_experiment_the_choices_are_told(lab, fails):
+    assert "choose an experiment with +experiment=NAME (choices: " in fails(lab("train"), 2)
+
+
+FAULTY = "environment._target_=tiny_plugin.FaultyEnv"
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("raise", "error: RuntimeError: the motor is on fire (--debug shows where)"),
+        ("poison", "error: environment 'tensor/CartPole' returned NaN or infinity in rewards: copy 0"),
+    ],
+)
+def test_a_failing_environment_ends_the_run_and_what_was_saved_stays(train, fails, fault, text):
+    line = fails(train("--run-dir", "x", FAULTY, f"environment.fault={fault}"), 1)
+    assert line.startswith(text), line
+    assert Path("x/status").read_text() == "failed\n"
+    assert list(Path("x/checkpoints").glob("0*/MANIFEST.json"))
+
+
+def test_debug_shows_the_traceback(train):
+    result = train("--run-dir", "x", "--debug", FAULTY, "environment.fault=raise")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "FaultyEnv" in result.stderr or "tiny_plugin" in result.stderr
+
+
+def test_two_processes_on_one_directory(train, fails):
+    assert train("--run-dir", "x").exit_code == 0
+    with exclusive_lock(Path("x/lock")):
+        line = fails(train("--run-dir", "x"), 1)
+    assert "is in use by pid" in line
+    assert "on host" in line
+
+
+@pytest.mark.parametrize(("fault", "code"), [("sigint", 130), ("sigterm", 143)])
+def test_signals_checkpoint_and_leave_and_the_run_goes_on(train, lab, fails, fault, code):
+    line = fails(train("--run-dir", "x", FAULTY, f"environment.fault={fault}"), code)
+    assert "lab resume" in line
+    assert Path("x/status").read_text() == "stopped\n"
+    whole = train("--run-dir", "y", FAULTY, "environment.fault=none")
+    assert whole.exit_code == 0, whole.stderr
+    # the same run, with an environment that no longer sends the signal
+    for name in ("config.yaml", "composed.yaml"):
+        path = Path("x", name)
+        path.write_text(path.read_text().replace(fault, "none"))
+    assert lab("resume", "x").exit_code == 0
+    prints = [json.loads(lab("runs", "fingerprint", name, "--json").stdout) for name in ("x", "y")]
+    assert prints[0] == prints[1]
+
+
+def test_run_dir_of_an_existing_run_continues_it(train, lab, fails):
+    assert train("--run-dir", "x", "training.total_timesteps=128").exit_code == 0
+    assert train("--run-dir", "x", "training.total_timesteps=256").exit_code == 0
+    assert train("--run-dir", "y", "training.total_timesteps=256").exit_code == 0
+    prints = [json.loads(lab("runs", "fingerprint", name, "--json").stdout) for name in ("x", "y")]
+    assert prints[0] == prints[1]
+    assert json.loads(lab("train", "--run-dir", "x", "--json").stdout)["position"]["step"] == 256
+    line = fails(train("--run-dir", "x", "training.total_timesteps=256", "algorithm.gamma=0.1"), 2)
+    assert "an exact resume cannot change algorithm.gamma: 0.9 -> 0.1" in line
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(train, lab):
+    assert train("--run-dir", "y").exit_code == 0
+    train("--run-dir", "x", FAULTY, "environment.fault=raise", "environment.at=3")
+    assert not list(Path("x/checkpoints").glob("0*"))
+    result = train("--run-dir", "x")
+    assert result.exit_code == 0, result.stderr
+    assert Path("x/metrics.jsonl").read_bytes() == Path("y/metrics.jsonl").read_bytes()
+
+
+def test_a_new_run_starts_from_another(train):
+    assert train("--run-dir", "x").exit_code == 0
+    result = train("--run-dir", "y", "training.resume_path=x", "training.resume_mode=warm_start", "algorithm.gamma=0.5")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(Path("y/manifest.json").read_text())["parent"] == str(Path("x").absolute())

@@ -1,0 +1,41 @@
+from omegaconf import OmegaConf
+
+from rl_lab.config.budget import apply_caps
+
+
+def capped(tree, caps):
+    config = OmegaConf.create(tree | {"budget": {"caps": caps}})
+    return OmegaConf.to_container(apply_caps(config), resolve=False)
+
+
+def test_a_cap_lowers_and_never_raises():
+    assert capped({"a": {"b": 10, "c": 1}}, {"a.b": 3, "a.c": 3, "a.d": 3, "x.y": 3})["a"] == {"b": 3, "c": 1}
+
+
+def test_stars_match_keys_and_indices():
+    tree = {
+        "phases": [{"hooks": [{"collect": 99}, "update", {"evaluate": {"every_steps": 99}}]}, {"hooks": [{"u": 2}]}]
+    }
+    caps = {"phases.*.hooks.*.*": 5, "phases.*.hooks.*.evaluate.every_steps": 7}
+    expected = [{"hooks": [{"collect": 5}, "update", {"evaluate": {"every_steps": 7}}]}, {"hooks": [{"u": 2}]}]
+    assert capped(tree, caps)["phases"] == expected
+    assert capped({"a": [9, 9]}, {"a.1": 4, "a.7": 4})["a"] == [9, 4]
+
+
+def test_only_numbers_are_capped():
+    tree = {"a": "text", "b": True, "c": None, "d": "???", "e": "${_dims.x}", "f": "${g}", "g": 9.5}
+    result = capped(tree, dict.fromkeys("abcdefg", 0) | {"d.z": 1, "e.z": 1})
+    assert {key: result[key] for key in "abcde"} == {key: tree[key] for key in "abcde"}
+    assert (result["f"], result["g"]) == (0, 0)
+
+
+def test_tiny_makes_an_experiment_short(composed):
+    config = composed(
+        "budget=tiny", "environment.num_envs=64", "training.total_timesteps=1e9", "training.eval_frequency=1e6"
+    )
+    assert config.environment.num_envs == 4
+    assert config.training.total_timesteps == 256
+    assert config.training.phases[0].duration_steps == 128
+    assert config.training.eval_frequency == 64
+    assert config.training.num_eval_episodes == 2
+    assert composed("budget=full").training.num_eval_episodes == 10

@@ -1,0 +1,99 @@
+import pytest
+import torch
+
+from rl_lab.config.build import assemble, build, dims
+from rl_lab.config.device import choose_device
+from rl_lab.config.record import plugin_sources, record_start
+from rl_lab.config.sinks import open_sinks
+from rl_lab.core import ConfigError, Discrete, EnvSpec, MultiDiscrete
+from rl_lab.core.spaces import Box
+from rl_lab.tracking.run_directory import RunDirectory
+from tests.config.tiny import PLUGIN
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path / "runs", "tiny", 1)
+
+
+def test_dims_of_each_kind_of_space():
+    assert dims(EnvSpec("x", Box((3, 4)), Discrete(5))) == {"observation": 12, "observation_shape": [3, 4], "action": 5}
+    spec = EnvSpec("x", {"image": Box((3, 8, 8)), "state": Discrete(2)}, MultiDiscrete((2, 3)))
+    assert dims(spec) == {"observation": 194, "observation_shape": {"image": [3, 8, 8], "state": [2]}, "action": 5}
+
+
+def test_parts_follow_the_config(composed, targets):
+    parts = assemble(composed("experiment.num_threads=2", "environment.num_envs=3"), targets)
+    assert torch.get_num_threads() == 2
+    assert torch.are_deterministic_algorithms_enabled()
+    assert parts.env.num_envs == parts.context.num_envs == 3
+    actor = parts.context.components["actor"]
+    assert (actor.in_features, actor.out_features) == (4, 2)
+    assert "critic" not in parts.context.components
+    assert parts.workflow.gamma == 0.9
+    assert parts.config["components"]["actor"]["in_features"] == 4
+    with pytest.raises(TypeError):
+        parts.config["experiment"]["seed"] = 2
+
+
+def test_the_seed_decides_the_weights(composed, targets):
+    weights = [
+        assemble(composed(f"experiment.seed={seed}"), targets).context.components["actor"].weight.clone()
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_orchestrator_is_joined_with_its_directory(composed, targets, run):
+    parts = assemble(composed("training.eval_num_envs=7", "training.num_eval_episodes=3"), targets)
+    orchestrator = build(parts, run)
+    assert orchestrator.collector.env is parts.env
+    assert orchestrator.evaluator.env is not parts.env
+    assert orchestrator.evaluator.env.num_envs == 3  # no more copies than episodes
+    assert orchestrator.scheduler.total_timesteps == 256
+    assert orchestrator.checkpoints.directory == run.checkpoints
+    orchestrator.run()
+    assert orchestrator.counters.env_steps == 256
+    assert orchestrator.counters.updates == 8
+
+
+def test_a_phase_that_can_never_update_is_refused(composed, targets):
+    offline = "{name: a, duration_updates: 3, workflow_hooks: [update_policy]}"
+    online = "{name: b, duration_steps: 8, workflow_hooks: [collect]}"
+    with pytest.raises(ConfigError, match="phase 'a' can never update: buffer 'rollout' is empty"):
+        assemble(composed(f"training.phases=[{offline},{online}]"), targets)
+    assemble(composed(f"training.phases=[{online},{offline}]"), targets)
+
+
+def test_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"experiment.device: 'cuda:1' is not on this machine \(choices: auto, cpu\)"):
+        choose_device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == torch.device("cuda", 0)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+
+
+def test_sinks_as_asked_for(composed, targets, run):
+    def names(*overrides):
+        config = assemble(composed(*overrides), targets).config
+        return [type(sink).__name__ for sink in open_sinks(config, run)]
+
+    assert names() == []
+    everything = ("logging.terminal=true", "logging.tensorboard=true", "logging.csv=true")
+    assert names(*everything) == ["TerminalSink", "TensorBoardSink", "CsvSink"]
+    with pytest.raises(ConfigError, match="wandb"):
+        names("logging.wandb=true")
+
+
+def test_what_a_run_records(composed, targets, run):
+    record_start(run, assemble(composed(), targets), None)
+    assert "in_features: 4" in run.read_config()
+    assert "${_dims.observation}" in (run.path / "composed.yaml").read_text()
+    manifest = run.read_manifest()
+    assert manifest["exact_resume"] is True
+    assert len(manifest["config_hash"]) == 64
+    assert [str(path) for path in plugin_sources(targets.allow_list)] == [PLUGIN]
+    assert (run.code / "source.zip").is_file()

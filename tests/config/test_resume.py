@@ -1,0 +1,137 @@
+import pytest
+
+from rl_lab.config.build import assemble, build
+from rl_lab.config.compose import resolve
+from rl_lab.config.record import record_start
+from rl_lab.config.resume import (
+    Start,
+    check_start,
+    find_start,
+    has_checkpoints,
+    read_config,
+    recompose,
+    restore,
+    write_config,
+)
+from rl_lab.core import CheckpointError, ConfigError, RunDirectoryError
+from rl_lab.tracking.fingerprint import fingerprint
+from rl_lab.tracking.run_directory import RunDirectory
+
+
+@pytest.fixture
+def train(composed, targets, tmp_path):
+    def go(name, *overrides, start=None, config=None):
+        parts = assemble(config or composed(*overrides), targets)
+        path = tmp_path / name
+        run = RunDirectory.open(path) if path.exists() else RunDirectory.create(tmp_path, "tiny", 1, path)
+        start = check_start(start, parts) if start else None
+        record_start(run, parts, start)
+        orchestrator = build(parts, run)
+        if start:
+            restore(orchestrator, run, start)
+        orchestrator.run()
+        return run
+
+    return go
+
+
+def test_a_longer_run_is_the_same_as_one_that_was_longer_from_the_start(train):
+    whole = train("whole", "training.total_timesteps=256")
+    part = train("part", "training.total_timesteps=128")
+    assert fingerprint(part) != fingerprint(whole)
+    longer = recompose(part, ["training.total_timesteps=256"])
+    assert longer.training.phases[0].duration_steps == 256  # it follows the total, as its YAML says
+    train("part", config=longer, start=Start(part, "exact"))
+    assert fingerprint(part) == fingerprint(whole)
+    assert part.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+    assert read_config(part)["training"]["total_timesteps"] == 256
+    events = part.events_file.read_text()
+    assert '"changes": ["training.total_timesteps: 128 -> 256"' in events
+
+
+def test_a_new_run_goes_on_from_a_checkpoint_of_another(train, tmp_path):
+    whole = train("whole", "training.total_timesteps=256", "training.keep_last=9")
+    checkpoint = whole.checkpoints / "000001"
+    start = find_start(checkpoint, "exact")
+    assert (start.source.path, start.checkpoint) == (whole.path, checkpoint)
+    fork = train("fork", "training.total_timesteps=256", "training.keep_last=9", start=start)
+    hashes = fingerprint(fork)
+    assert hashes == fingerprint(whole)
+    assert fork.read_manifest()["parent"] == str(checkpoint)
+
+
+def test_a_warm_start_takes_weights_and_begins_anew(train, composed, targets, tmp_path):
+    source = train("source")
+    parts = assemble(composed("algorithm.gamma=0.5", "experiment.seed=9"), targets)
+    run = RunDirectory.create(tmp_path, "warm", 9)
+    orchestrator = build(parts, run)
+    before = orchestrator.workflow.actor.weight.clone()
+    loaded = restore(orchestrator, run, check_start(Start(source, "warm_start"), parts))
+    assert not before.equal(orchestrator.workflow.actor.weight)
+    assert orchestrator.workflow.actor.weight.equal(loaded.state["workflow"]["actor.weight"])
+    assert orchestrator.counters.env_steps == 0
+    assert not orchestrator.context.optimizers["policy"].state
+    restore(orchestrator, run, Start(source, "warm_start_optimizer"))
+    assert orchestrator.context.optimizers["policy"].state
+
+
+def test_other_changes_are_refused(train, targets):
+    run = train("run")
+    parts = assemble(recompose(run, ["algorithm.gamma=0.5"]), targets)
+    with pytest.raises(ConfigError, match=r"cannot change algorithm.gamma: 0.9 -> 0.5"):
+        check_start(Start(run, "exact"), parts)
+
+
+def test_an_environment_that_cannot_be_restored_is_refused_early(train, targets):
+    run = train("run")
+    parts = assemble(recompose(run), targets)
+    object.__setattr__(parts.env.spec, "exact_resume", False)
+    with pytest.raises(CheckpointError, match="cannot be restored exactly"):
+        check_start(Start(run, "exact"), parts)
+    assert check_start(Start(run, "warm_start"), parts).mode == "warm_start"
+
+
+def test_a_damaged_checkpoint_is_named(train, targets):
+    run = train("run")
+    newest = sorted(run.checkpoints.glob("0*"))[-1]
+    (newest / "tensors.safetensors").write_bytes(b"")
+    orchestrator = build(assemble(recompose(run), targets), run)
+    loaded = restore(orchestrator, run, Start(run, "exact"))
+    assert loaded.path != newest
+    orchestrator.run()
+    assert f"skipped a damaged checkpoint: {newest.name}" in run.events_file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("~training.keep_last", "takes key=value only"),
+        ("experiment.seed=1,2", "takes key=value only"),
+        ("training.phases.7.name=x", "training.phases.7.name=x: "),
+    ],
+)
+def test_overrides_of_a_resume(train, override, text):
+    run = train("run")
+    with pytest.raises(ConfigError, match=text):
+        recompose(run, [override])
+
+
+def test_without_the_composed_file_the_resolved_one_counts(train, composed, targets):
+    run = train("run")
+    (run.path / "composed.yaml").unlink()
+    config = recompose(run, ["training.total_timesteps=512"])
+    assert resolve(config)["training"]["phases"][0]["duration_steps"] == 256
+    write_config(run, assemble(config, targets))
+    assert (run.path / "composed.yaml").is_file()
+
+
+def test_foreign_directories_and_files(train, tmp_path):
+    with pytest.raises(RunDirectoryError):
+        find_start(tmp_path / "missing", "exact")
+    run = train("run")
+    assert has_checkpoints(run)
+    for text in ("- a list", "{a: [", "schema_version: 99"):
+        run.write_config(text)
+        with pytest.raises((RunDirectoryError, ConfigError)) as error:
+            read_config(run)
+        assert "\n" not in str(error.value)

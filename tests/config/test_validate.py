@@ -1,0 +1,96 @@
+import pytest
+
+from rl_lab.config.schema import LabConfig, defaults
+from rl_lab.config.validate import read_phases
+from rl_lab.core import ConfigError
+
+PHASE = "training.phases.0"
+
+
+def test_values_have_the_declared_types(validated):
+    config = validated("training.total_timesteps=1e3", "algorithm.sizes=[8.0,8]")
+    assert config["training"]["total_timesteps"] == 1000
+    assert isinstance(config["training"]["total_timesteps"], int)
+    assert config["algorithm"]["sizes"] == (8, 8)
+    assert config["components"]["critic"] is None
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("expriment.seed=3", "unknown block 'expriment'; did you mean 'experiment'?"),
+        ("training.total_timestep=3", "unknown key in training 'total_timestep'; did you mean 'total_timesteps'?"),
+        ("experiment.seed=abc", "experiment.seed: must be a valid integer, not 'abc'"),
+        ("experiment.seed=-1", "experiment.seed: must be greater than or equal to 0, not -1"),
+        ("experiment.device=gpu", "experiment.device: 'gpu' does not fit (auto"),
+        ("experiment.name=a/b", "experiment.name: 'a/b' does not fit"),
+        ("training.total_timesteps=0", "training.total_timesteps: must be greater than or equal to 1, not 0"),
+        ("training.checkpoint_minutes=0", "training.checkpoint_minutes: must be greater than 0, not 0"),
+        ("training.resume_mode=warm", "training.resume_mode: must be 'exact', 'warm_start' or 'warm_start_optimizer'"),
+        ("training.phases=3", "training.phases: must be a valid array"),
+        ("logging.csv=maybe", "logging.csv: must be a valid boolean, not 'maybe'"),
+        ("budget.caps.x=y", "budget.caps.x: must be a valid integer, not 'y'"),
+        ("schema_version=0", "schema_version: must be greater than or equal to 1"),
+        ("algorithm=3", "algorithm: must be an object, not 3"),
+        ("environment.num_env=3", "environment: unknown argument of CartPole 'num_env'; did you mean 'num_envs'?"),
+        (
+            "environment._target_=torch.nn.Linear",
+            "environment._target_: 'torch.nn.Linear' is not a subclass of VectorEnv",
+        ),
+        ("environment._target_=os.system", "environment._target_: 'os.system' is not allowed"),
+        ("workflow._target_=torch.nn.Linear", "workflow._target_: 'torch.nn.Linear' is not a subclass of Workflow"),
+        ("workflow.gamma=0.5", "algorithm.gamma: also given as workflow.gamma"),
+        ("algorithm.gama=0.5", "algorithm: unknown argument of TinyWorkflow 'gama'; did you mean 'gamma'?"),
+        ("algorithm.score=os:system", "algorithm.score: 'os.system' is not allowed"),
+        ("components.actor.bia=1", "components.actor: unknown argument of Linear 'bia'; did you mean 'bias'?"),
+        ("components.other.x=1", "components.other: missing _target_"),
+        ("components.actor._args_=[1]", "components.actor._args_: unknown key '_args_'"),
+        (
+            "buffers.rollout._target_=tiny_plugin.Wrapper",
+            "buffers.rollout._target_: 'tiny_plugin.Wrapper' is not a subclass",
+        ),
+        ("optimizers.policy._partial_=false", "optimizers.policy: needs _partial_: true"),
+        ("optimizers.policy.lrr=1", "optimizers.policy: unknown argument of Adam 'lrr'; did you mean 'lr'?"),
+        ("optimizers.policy._target_=torch.load", "optimizers.policy._target_: 'torch.load' is not allowed"),
+        (
+            f"{PHASE}.workflow_hooks=[collect,update_polcy]",
+            "unknown hook of phase 'train' 'update_polcy'; did you mean",
+        ),
+        (f"{PHASE}.buffer=replay", "unknown buffer of phase 'train' 'replay' (choices: rollout)"),
+        (
+            "training.phases=[{name: train, workflow_hooks: [collect]}]",
+            "phase 'train' needs exactly one of duration_steps",
+        ),
+        (f"{PHASE}.type=offline", "phase 'train' is declared 'offline' but its hooks"),
+        (f"{PHASE}.workflow_hooks=[update_policy]", "phase 'train' never ends"),
+        ("training.phases=[]", "training.phases is empty"),
+        ("buffers.rollout=null", "phase 'train' must say which buffer it uses (choices: none)"),
+    ],
+)
+def test_mistakes_die_at_the_start_in_one_line(validated, override, text):
+    with pytest.raises(ConfigError) as error:
+        validated(override)
+    assert str(error.value).startswith(text), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_evaluation_is_scheduled_in_one_way_only(validated, targets):
+    for extra in ([], ["training.phases=[{name: train, type: online, duration_steps: 10}]"]):
+        (phase,) = read_phases(validated("training.eval_frequency=100", *extra), targets)
+        assert [(call.name, call.every_steps) for call in phase.hooks] == [
+            ("collect", None),
+            ("update_policy", None),
+            ("evaluate", 100),
+        ]
+    for hooks in ("[collect,evaluate]", "[collect,{evaluate: {every_steps: 5}}]"):
+        with pytest.raises(ConfigError, match="both schedule evaluation: give one of them"):
+            validated("training.eval_frequency=100", f"{PHASE}.workflow_hooks={hooks}")
+
+
+def test_every_option_says_what_it_means():
+    for name, field in LabConfig.model_fields.items():
+        nested = getattr(field.annotation, "model_fields", {})
+        assert field.description or nested, name
+        for key, option in nested.items():
+            assert option.description, f"{name}.{key}"
+    assert defaults()["training"]["total_timesteps"] == "???"
