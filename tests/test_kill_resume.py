@@ -53,6 +53,7 @@ def kill_at_a_random_moment(process, run, rng):
     before, aims_at_write = checkpoints(run), rng.random() < 0.6
     patience = time.monotonic() + 20
     while process.is_alive() and time.monotonic() < patience:
+        time.sleep(0.0005)
         new = checkpoints(run) - before
         if any(name.startswith(".tmp-") for name in new) and aims_at_write:
             time.sleep(rng.random() * 0.004)

@@ -47,8 +47,6 @@ def _evaluate(
     loaded = choose_checkpoint(run, checkpoint)
     overrides = [] if seed is None else [f"experiment.seed={seed}"]
     parts = assemble(recompose(run, overrides), Targets(AllowList(load_plugins(plugins))))
-    with parts.context.device:
-        parts.workflow.initialize(parts.context)
     parts.workflow.load_state_dict(loaded.state["workflow"])
     parts.workflow.set_state(loaded.state["workflow_state"])
     evaluator = build_evaluator(parts, episodes or parts.config["training"]["num_eval_episodes"], explore=explore)

@@ -62,6 +62,9 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
             rng=rng,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
+        workflow.initialize(context)
+    for declared in (context.components, context.controllers, context.optimizers):
+        declared.reject_unused()
     reject_idle(read_phases(config, targets), workflow.hooks(), context.buffers)
     return Parts(config, composed, targets, env, workflow, context)
 

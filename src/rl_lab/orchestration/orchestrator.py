@@ -45,10 +45,6 @@ class Orchestrator:
         self._new_best: float | None = None
         self._phase_name: str | None = None
         self._is_saved = False  # whether the newest checkpoint is of this very point
-        with context.device:
-            workflow.initialize(context)
-        for declared in (context.components, context.controllers, context.optimizers):
-            declared.reject_unused()
 
     def run(self) -> None:
         """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
