@@ -116,5 +116,7 @@ def test_transformer_sees_exactly_its_context():
 
 
 def test_transformer_names_what_does_not_fit():
-    with pytest.raises(ConfigError, match="num_heads dividing hidden_dim, not context 5, hidden_dim 8, num_heads 3"):
+    with pytest.raises(
+        ConfigError, match="dividing hidden_dim, not context 5, num_layers 1, hidden_dim 8, num_heads 3"
+    ):
         Transformer(D, 8, context=5, num_heads=3)

@@ -1,34 +1,37 @@
-"""Holds what was collected since the last update; sampling hands it over."""
+"""On-policy storage: everything that was collected since the last update, once."""
 
 from __future__ import annotations
 
-from rl_lab.core import Batch, Buffer, State, Trajectory, tree_cat
+import torch
+
+from rl_lab.core import Batch, Buffer, State, Trajectory, tree_cat, tree_map
 
 
 class RolloutBuffer(Buffer):
-    """The on-policy buffer: chunks [T_i, N, ...] go in, one rollout [T, N, ...] comes out."""
+    """Keeps chunks in the order they came; `sample` joins them in time and empties the buffer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, device: torch.device | str = "cpu") -> None:
+        self._device = torch.device(device)
         self._chunks: list[Trajectory] = []
 
     def add(self, trajectory: Trajectory) -> None:
-        """Append a chunk of the running rollout."""
+        """Append `T` vector steps."""
         self._chunks.append(trajectory)
 
     def is_ready(self) -> bool:
-        """Return whether anything was collected since the last sample."""
+        """Return whether it holds anything."""
         return bool(self._chunks)
 
     def sample(self) -> Batch:
-        """Return the whole rollout and forget it."""
-        rollout: Batch = tree_cat(self._chunks)
+        """Return all of it, time-major, and forget it."""
+        batch = tree_cat(self._chunks)
         self._chunks = []
-        return rollout
+        return batch
 
     def get_state(self) -> State:
-        """Return the chunks."""
-        return {"chunks": list(self._chunks)}
+        """Return the joined content: where chunks were cut is nobody's business."""
+        return {"chunks": [tree_cat(self._chunks)] if self._chunks else []}
 
     def set_state(self, state: State) -> None:
-        """Hold the chunks of `state`."""
-        self._chunks = list(state["chunks"])
+        """Hold exactly what `state` held, on this buffer's device."""
+        self._chunks = [tree_map(lambda leaf: leaf.to(self._device), chunk) for chunk in state["chunks"]]

@@ -15,7 +15,13 @@ from rl_lab.core.errors import (
 )
 from rl_lab.core.metrics import Mean, Metrics
 from rl_lab.core.phase import BUILT_IN_HOOKS, COLLECT, EVALUATE, HookCall, Phase
-from rl_lab.core.seeding import RngStreams, isolated_rng, seed_everything
+from rl_lab.core.seeding import (
+    RngStreams,
+    global_rng_state,
+    isolated_rng,
+    seed_everything,
+    set_global_rng_state,
+)
 from rl_lab.core.spaces import ACTION_MASK, Box, Discrete, EnvSpec, MultiDiscrete, Space, flat_dim
 from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
 from rl_lab.core.workflow import (
@@ -75,9 +81,11 @@ __all__ = [
     "WorkflowContext",
     "WorldModelWorkflow",
     "flat_dim",
+    "global_rng_state",
     "hook",
     "isolated_rng",
     "seed_everything",
+    "set_global_rng_state",
     "tree_cat",
     "tree_leaves",
     "tree_map",

@@ -17,28 +17,11 @@ class RngStreams:
 
     def __init__(self, seed: int) -> None:
         self.root = seed
-        self._generators: dict[str, torch.Generator] = {}
 
     def seed(self, *names: str | int) -> int:
         """Return the seed of the stream with this name: 63 bits, the same on every machine."""
         text = "/".join(str(part) for part in (self.root, *names))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-    def generator(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """Return the generator of this name; it is checkpointed with the run."""
-        if name not in self._generators:
-            self._generators[name] = torch.Generator(device).manual_seed(self.seed("generator", name))
-        return self._generators[name]
-
-    def get_state(self) -> dict[str, Any]:
-        """Return every global stream and every named generator."""
-        return {"global": global_rng_state(), "generators": {k: g.get_state() for k, g in self._generators.items()}}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore them; restore this last, so that nothing draws in between."""
-        for name, value in state["generators"].items():
-            self.generator(name).set_state(value)
-        set_global_rng_state(state["global"])
 
 
 def seed_everything(seed: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import CheckpointError, LabError
 from rl_lab.core.phase import COLLECT, EVALUATE, Phase
+from rl_lab.core.seeding import global_rng_state, set_global_rng_state
 from rl_lab.core.workflow import CollectResult, Update, Workflow
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
@@ -167,7 +168,7 @@ class Orchestrator:
             "collector": self.collector.get_state(),
             "evaluator": self.evaluator.get_state(),
             "tracker": self.tracker.get_state(),
-            "rng": self.context.rng.get_state(),
+            "rng": global_rng_state(),
         }
 
     def restore(self, state: Mapping[str, Any], mode: ResumeMode = "exact") -> None:
@@ -188,7 +189,7 @@ class Orchestrator:
         self.scheduler.set_state(state["scheduler"])
         self._phase_name = self.scheduler.current_phase().name
         self.cadence.mark(self.counters)
-        self.context.rng.set_state(state["rng"])  # last, so that nothing draws in between
+        set_global_rng_state(state["rng"])  # last, so that nothing draws in between
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         missing = set(self.context.optimizers) - set(state["optimizers"])

@@ -1,0 +1,85 @@
+"""A policy and a value function over any observation: reader, normaliser, encoder, memory, trunks and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from rl_lab.components.action_heads import ActionHead
+from rl_lab.components.memory import Memory
+from rl_lab.components.mlp import orthogonal_linear
+from rl_lab.components.normalizer import RunningNormalizer
+from rl_lab.components.observation import ObservationReader
+from rl_lab.core import Box, Carry, ConfigError, EnvSpec, Observation
+from rl_lab.ops.distributions import Distribution
+
+Inputs = tuple[Any, Tensor | None]  # what the first network reads, and the mask of allowed actions
+
+
+class ActorCritic(nn.Module):
+    """Observation -> [normaliser] -> [encoder] -> [memory] -> actor trunk -> action head; critic trunk -> value.
+
+    Without a critic the value head sits on the actor's trunk. Inputs are [N, ...] with `is_first` [N], or sequences
+    [T, N, ...] with `is_first` [T, N].
+    """
+
+    def __init__(
+        self, spec: EnvSpec, components: Mapping[str, nn.Module], head: ActionHead, *, normalize_observations: bool
+    ) -> None:
+        super().__init__()
+        self.actor, self.critic = components["actor"], components.get("critic")
+        self.encoder = components.get("encoder")
+        self.memory: Memory | None = components.get("memory")  # type: ignore[assignment]
+        self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None)
+        if self.read.has_mask and isinstance(spec.action, Box):
+            raise ConfigError("environment: an action_mask needs discrete actions, but this action space is a Box")
+        if normalize_observations and not self.read.is_vector:
+            raise ConfigError(
+                "algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads"
+            )
+        self.normalizer = RunningNormalizer((self.read.dim,)) if normalize_observations else None
+        self.head = head
+        trunk = self.actor if self.critic is None else self.critic
+        self.value_head = orthogonal_linear(int(trunk.output_dim), 1, gain=1.0)  # type: ignore[arg-type]
+
+    def inputs(self, obs: Observation) -> Inputs:
+        """Return what the networks read: no parameter is involved, so one call serves all epochs of an update."""
+        x, mask = self.read(obs)
+        return (x if self.normalizer is None else self.normalizer(x)), mask
+
+    def forward(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Tensor, Carry]:
+        """Return the policy, the value and the next carry."""
+        x, mask = inputs
+        x, carry = self._features(x, carry, is_first)
+        actor_features = self.actor(x)
+        critic_features = actor_features if self.critic is None else self.critic(x)
+        return self.head(actor_features, mask), self.value_head(critic_features).squeeze(-1), carry
+
+    def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
+        """Return the policy and the next carry: all that acting needs."""
+        x, mask = inputs
+        x, carry = self._features(x, carry, is_first)
+        return self.head(self.actor(x), mask), carry
+
+    def value(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> Tensor:
+        """Return the value alone."""
+        x, _ = self._features(inputs[0], carry, is_first)
+        return self.value_head((self.actor if self.critic is None else self.critic)(x)).squeeze(-1)
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the memory's carry, or None when there is no memory."""
+        return None if self.memory is None else self.memory.initial_carry(num_envs)
+
+    def update_normalizer(self, obs: Observation) -> None:
+        """Merge the observations of a rollout [T, N, ...] into the statistics, if there are any."""
+        if self.normalizer is not None:
+            self.normalizer.update(self.read(obs)[0].flatten(0, 1))
+
+    def _features(self, x: Any, carry: Carry, is_first: Tensor) -> tuple[Any, Carry]:
+        if self.encoder is not None:
+            x = self.encoder(x)
+        if self.memory is not None:
+            x, carry = self.memory(x, carry, is_first)
+        return x, carry

@@ -1,0 +1,78 @@
+"""Running normalisation of observations and scaling of rewards. Modules, so that they are saved with the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.ops.returns import linear_recurrence
+from rl_lab.ops.running_stats import Moments, batch_moments, merged_moments
+
+
+class RunningNormalizer(nn.Module):
+    """Subtracts the running mean and divides by the running standard deviation; before any update, the identity.
+
+    Args:
+        shape: Shape of one sample.
+        clip: Bound on the absolute value of the result, in standard deviations.
+        eps: Added to the variance.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+    inv_std: Tensor
+
+    def __init__(self, shape: Sequence[int], clip: float = 10.0, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.clip, self.eps = clip, eps
+        self.register_buffer("mean", torch.zeros(tuple(shape)))
+        self.register_buffer("var", torch.ones(tuple(shape)))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("inv_std", torch.ones(tuple(shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised `x` [..., *shape]."""
+        return ((x - self.mean) * self.inv_std).clamp(-self.clip, self.clip)
+
+    @torch.no_grad()
+    def update(self, batch: Tensor) -> None:
+        """Merge the samples of `batch` [B, *shape] into the statistics."""
+        merged = merged_moments(Moments(self.mean, self.var, self.count), batch_moments(batch, self.count))
+        self.mean.copy_(merged.mean)
+        self.var.copy_(merged.var)
+        self.count.copy_(merged.num_samples)
+        self.inv_std.copy_((merged.var + self.eps).rsqrt())
+
+
+class RewardScaler(nn.Module):
+    """Divides rewards by the running standard deviation of the discounted return of each environment.
+
+    Args:
+        num_envs: Number of environments, each of which has a return that goes on from rollout to rollout.
+        gamma: Discount of that return, per env step.
+        clip: Bound on the absolute value of a scaled reward.
+    """
+
+    returns: Tensor
+
+    def __init__(self, num_envs: int, gamma: float, clip: float = 10.0) -> None:
+        super().__init__()
+        self.gamma, self.clip = gamma, clip
+        self.statistics = RunningNormalizer(())
+        self.register_buffer("returns", torch.zeros(num_envs))
+
+    def forward(self, rewards: Tensor) -> Tensor:
+        """Return the scaled rewards; their mean is not moved, so that their signs stay."""
+        return (rewards * self.statistics.inv_std).clamp(-self.clip, self.clip)
+
+    @torch.no_grad()
+    def update(self, rewards: Tensor, dones: Tensor) -> None:
+        """Follow `R_t = r_t + gamma (1 - done_{t-1}) R_{t-1}` over rewards [T, N] and merge its statistics."""
+        carried = torch.cat([(self.gamma * self.returns).unsqueeze(0), torch.zeros_like(rewards[1:])])
+        keep = self.gamma * ~torch.cat([torch.zeros_like(dones[:1]), dones[:-1]])
+        returns = linear_recurrence(keep.flip(0), (rewards + carried).flip(0)).flip(0)
+        self.statistics.update(returns.flatten())
+        self.returns.copy_(returns[-1] * ~dones[-1])

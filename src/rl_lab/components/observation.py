@@ -1,0 +1,55 @@
+"""How a space's observations become what a network reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, MultiDiscrete, Observation, Space, flat_dim
+
+
+def read_leaf(space: Box | Discrete | MultiDiscrete, x: Tensor) -> Tensor:
+    """Return one-hot floats for choices, images as they are, and other arrays flat and as float32."""
+    if isinstance(space, Discrete):
+        return F.one_hot(x.long(), space.n).float()
+    if isinstance(space, MultiDiscrete):
+        return torch.cat([F.one_hot(x[..., i].long(), n) for i, n in enumerate(space.nvec)], -1).float()
+    if is_image(space):
+        return x
+    flat = x if len(space.shape) == 1 else x.reshape(*x.shape[: x.ndim - len(space.shape)], -1)
+    return flat.to(torch.float32)
+
+
+def is_image(space: Space) -> bool:
+    """Return whether this is an array that a CNN should see as it is."""
+    return isinstance(space, Box) and len(space.shape) == 3
+
+
+class ObservationReader:
+    """Splits an observation into network input and action mask.
+
+    Args:
+        space: The environment's observation space.
+        keep_dict: Whether a dict stays a dict (an encoder reads it) or its keys are concatenated in order.
+    """
+
+    def __init__(self, space: Space, *, keep_dict: bool) -> None:
+        self.space, self.keep_dict = space, keep_dict
+        self.has_mask = isinstance(space, Mapping) and ACTION_MASK in space
+        self.is_vector = not (keep_dict if isinstance(space, Mapping) else is_image(space))
+        self.dim = flat_dim(space)
+        if isinstance(space, Mapping) and not keep_dict and any(is_image(leaf) for leaf in space.values()):
+            raise ConfigError("components.encoder: a dict observation with images needs one (DictEncoder)")
+
+    def __call__(self, obs: Observation) -> tuple[Any, Tensor | None]:
+        """Return the input of the first network and the mask of allowed actions, or None."""
+        if isinstance(obs, Tensor):
+            return read_leaf(self.space, obs), None  # type: ignore[arg-type]
+        assert isinstance(self.space, Mapping)
+        parts = {key: read_leaf(leaf, obs[key]) for key, leaf in self.space.items() if key != ACTION_MASK}
+        mask = obs[ACTION_MASK].bool() if self.has_mask else None
+        return parts if self.keep_dict else torch.cat(list(parts.values()), -1), mask

@@ -1,0 +1,45 @@
+"""Losses and diagnostics of policy-gradient methods. All are means over every dimension."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """Return PPO's `-mean(min(ratio A, clip(ratio, 1 - c, 1 + c) A))` (Schulman et al., 2017, equation 7).
+
+    Written as `min(ratio A, A + c |A|)`, which is the same and has half the operations to differentiate.
+    """
+    bound = torch.add(advantages, advantages.abs(), alpha=clip_range)
+    return -torch.min(ratio * advantages, bound).mean()
+
+
+def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip_range: float | None) -> Tensor:
+    """Return the mean squared error; with a clip range, that of the value or of the clipped one, whichever is worse."""
+    if clip_range is None:
+        return F.mse_loss(values, targets)
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.max((values - targets).square(), (clipped - targets).square()).mean()
+
+
+def normalized(x: Tensor, eps: float = 1e-8) -> Tensor:
+    """Return `x` with mean 0 and standard deviation 1 over all its elements."""
+    std, mean = torch.std_mean(x, correction=0)
+    return (x - mean) / (std + eps)
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """Return `mean(ratio - 1 - log ratio)` under the old policy: KL(old, new), unbiased and never negative (k3)."""
+    return (torch.expm1(log_ratio) - log_ratio).mean()
+
+
+def clip_fraction(log_ratio: Tensor, clip_range: float) -> Tensor:
+    """Return how many of the ratios lie outside the clip range, as a fraction."""
+    return (torch.expm1(log_ratio).abs() > clip_range).float().mean()
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> Tensor:
+    """Return `1 - var(targets - values) / var(targets)`: 1 is perfect, 0 no better than a constant."""
+    return 1.0 - (targets - values).var(correction=0) / targets.var(correction=0).clamp_min(1e-8)

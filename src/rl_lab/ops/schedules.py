@@ -1,0 +1,22 @@
+"""Learning rates that follow training, as tensors: nothing here waits for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+KL_TOLERANCE = 2.0  # act when the KL is off by more than this factor
+KL_STEP = 1.5  # and change the rate by this factor
+
+
+def linear_decay(initial: float, progress: float) -> float:
+    """Return the rate that falls from `initial` at progress 0 to 0 at progress 1."""
+    return initial * max(0.0, 1.0 - progress)
+
+
+def kl_adaptive_rate(rate: Tensor, kl: Tensor, *, desired_kl: float, lowest: float, highest: float) -> Tensor:
+    """Return `rate / 1.5` when KL > 2 desired, `rate * 1.5` when 0 < KL < desired / 2, else `rate` (rsl_rl's rule)."""
+    slower = kl > desired_kl * KL_TOLERANCE
+    faster = (kl < desired_kl / KL_TOLERANCE) & (kl > 0.0)
+    adapted = torch.where(slower, rate / KL_STEP, torch.where(faster, rate * KL_STEP, rate))
+    return adapted.clamp(lowest, highest)

@@ -1,0 +1,279 @@
+"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), clipped objective.
+
+Time limits bootstrap from the true last observation and terminations do not. Old values and log-probabilities are those
+of the policy that collected, recomputed at the start of an update: nothing has changed since, and `act` stays cheap.
+A memory component makes the policy recurrent: minibatches then consist of sequences that start from their stored carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rl_lab.components.action_heads import action_head
+from rl_lab.components.actor_critic import ActorCritic
+from rl_lab.components.flat import FlatParameters, masked_step
+from rl_lab.components.normalizer import RewardScaler
+from rl_lab.core import (
+    Actions,
+    Batch,
+    Carry,
+    ConfigError,
+    Extras,
+    Metrics,
+    Observation,
+    Phase,
+    Workflow,
+    WorkflowContext,
+    hook,
+    tree_map,
+    unknown_name,
+)
+from rl_lab.ops.losses import (
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    explained_variance,
+    normalized,
+    value_loss,
+)
+from rl_lab.ops.returns import gae
+from rl_lab.ops.schedules import kl_adaptive_rate, linear_decay
+
+AdvantageScope = Literal["minibatch", "batch", "none"]
+RateSchedule = Literal["constant", "linear", "kl_adaptive"]
+SCALARS = ("policy_loss", "value_loss", "entropy", "grad_norm")
+
+
+class PPO(Workflow):
+    """PPO for discrete, multi-discrete and continuous actions; components: actor, critic?, encoder?, memory?.
+
+    Args:
+        gamma: Discount per env step.
+        gae_lambda: Trace decay of the generalised advantages.
+        num_epochs: Passes over each rollout.
+        num_minibatches: Gradient steps per pass.
+        clip_range: The ratio of new to old policy stops paying beyond 1 plus or minus this.
+        value_clip_range: How far a value may move per update; None leaves it free.
+        value_coef: Weight of the value loss (mean squared error).
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Longest gradient; None leaves it free.
+        normalize_advantages: Over each minibatch, over the whole batch, or not (none).
+        learning_rate_schedule: constant, linear (to 0 at the end of the phase) or kl_adaptive.
+        desired_kl: What kl_adaptive steers the KL of an update towards, in nats.
+        learning_rate_range: Where kl_adaptive may move the learning rate.
+        target_kl: Skip the rest of an update once its KL exceeds this, in nats; None never does.
+        normalize_observations: Normalise by running statistics, which change only between updates.
+        normalize_rewards: Divide by the running standard deviation of the discounted return.
+        initial_log_std: Logarithm of the first standard deviation (continuous actions).
+        state_dependent_std: Whether the network puts out the standard deviation (continuous actions).
+        squash_actions: Map samples into the bounds by tanh instead of clamping them (continuous actions).
+        sequence_length: Steps a memory is trained through at once; divides the rollout's vector steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        num_epochs: int = 4,
+        num_minibatches: int = 4,
+        clip_range: float = 0.2,
+        value_clip_range: float | None = None,
+        value_coef: float = 0.5,
+        entropy_coef: float = 0.0,
+        max_grad_norm: float | None = 0.5,
+        normalize_advantages: AdvantageScope = "minibatch",
+        learning_rate_schedule: RateSchedule = "constant",
+        desired_kl: float = 0.01,
+        learning_rate_range: tuple[float, float] = (1e-5, 1e-2),
+        target_kl: float | None = None,
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
+        initial_log_std: float = 0.0,
+        state_dependent_std: bool = False,
+        squash_actions: bool = False,
+        sequence_length: int = 16,
+    ) -> None:
+        super().__init__()
+        check_choice("normalize_advantages", normalize_advantages, get_args(AdvantageScope))
+        check_choice("learning_rate_schedule", learning_rate_schedule, get_args(RateSchedule))
+        self.gamma, self.gae_lambda = gamma, gae_lambda
+        self.num_epochs, self.num_minibatches = num_epochs, num_minibatches
+        self.clip_range, self.value_clip_range = clip_range, value_clip_range
+        self.value_coef, self.entropy_coef, self.max_grad_norm = value_coef, entropy_coef, max_grad_norm
+        self.normalize_advantages = normalize_advantages
+        self.learning_rate_schedule, self.desired_kl = learning_rate_schedule, desired_kl
+        self.learning_rate_range, self.target_kl = learning_rate_range, target_kl
+        self.normalize_observations, self.normalize_rewards = normalize_observations, normalize_rewards
+        self.head_options: dict[str, Any] = {
+            "initial_log_std": initial_log_std,
+            "state_dependent_std": state_dependent_std,
+            "squash": squash_actions,
+        }
+        self.sequence_length = sequence_length
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Put heads on the components and build the optimiser `policy` over one flat parameter."""
+        actor_dim = int(context.components["actor"].output_dim)  # type: ignore[arg-type]
+        self.policy = ActorCritic(
+            context.spec,
+            context.components,
+            action_head(actor_dim, context.spec.action, **self.head_options),
+            normalize_observations=self.normalize_observations,
+        ).to(context.device)
+        self.is_recurrent = self.policy.memory is not None
+        self.reward_scaler = (
+            RewardScaler(context.num_envs, self.gamma).to(context.device) if self.normalize_rewards else None
+        )
+        self.flat = FlatParameters(self.policy.parameters())
+        adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
+        self.optimizer = context.optimizers.build("policy", [self.flat.tensor], default=adam)
+        self.initial_lr = float(self.optimizer.param_groups[0]["lr"])
+        if self.learning_rate_schedule == "kl_adaptive":  # a tensor, so that no step waits for the KL
+            self.optimizer.param_groups[0]["lr"] = torch.tensor(self.initial_lr, device=context.device)
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the memory's state at an episode's start."""
+        return self.policy.initial_carry(num_envs)
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Sample, or take the most likely action; record the latents behind continuous actions and the carry before."""
+        pi, next_carry = self.policy.policy(self.policy.inputs(obs), carry, is_first)
+        latents = pi.sample() if explore else pi.mode()
+        actions = self.policy.head.to_environment(latents)
+        extras: Extras = {} if actions is latents else {"latents": latents}
+        if self.is_recurrent:
+            extras["carry"] = carry
+        return actions, extras, next_carry
+
+    @hook
+    def update_policy(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Several epochs of minibatch ascent on the clipped objective over one rollout [T, N, ...]."""
+        if self.learning_rate_schedule == "linear":
+            self.optimizer.param_groups[0]["lr"] = linear_decay(self.initial_lr, phase.progress)
+        rollout, fit = self._evaluate(batch)
+        scalars: list[Tensor] = []
+        log_ratios: list[Tensor] = []
+        keeps: list[Tensor] = []
+        keep = torch.ones((), dtype=torch.bool, device=fit.device)
+        for _ in range(self.num_epochs):
+            for minibatch in self._minibatches(rollout):
+                loss, terms, log_ratio = self._loss(minibatch)
+                keep = self._follow_kl(log_ratio, keep)
+                scalars += [*terms, self.flat.set_gradient(loss, self.max_grad_norm)]
+                self.optimizer.step() if self.target_kl is None else masked_step(self.optimizer, keep)
+                log_ratios.append(log_ratio)
+                keeps.append(keep)
+        self.policy.update_normalizer(batch["observations"])
+        return self._metrics(scalars, log_ratios, keeps) | {"explained_variance": fit}
+
+    @torch.no_grad()
+    def _evaluate(self, batch: Batch) -> tuple[dict[str, Any], Tensor]:
+        """Return what minibatches are made of, in rows, and how well the old values explain their targets."""
+        shape = batch["rewards"].shape
+        rows = tree_map(lambda x: x.flatten(0, 1), dict(batch))  # [T N, ...]: stored carries make every step a start
+        latents = rows.get("latents", rows["actions"])
+        inputs = self.policy.inputs(rows["observations"])
+        pi, values, carry = self.policy(inputs, rows.get("carry"), rows["is_first"])
+        never = torch.zeros_like(rows["is_first"])  # what a step led to belongs to the same episode
+        next_values = self.policy.value(self.policy.inputs(rows["final_observations"]), carry, never)
+        dones = batch["terminated"] | batch["truncated"]
+        rewards = batch["rewards"]
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(rewards, dones)
+            rewards = self.reward_scaler(rewards)
+        advantages = gae(
+            rewards,
+            values.view(shape),
+            next_values.view(shape),
+            batch["terminated"],
+            batch["truncated"],
+            gamma=self.gamma,
+            lam=self.gae_lambda,
+        ).flatten()
+        targets = advantages + values
+        if self.normalize_advantages == "batch":
+            advantages = normalized(advantages)
+        rollout = {
+            "inputs": inputs,
+            "latents": latents,
+            "log_probs": pi.log_prob(latents),
+            "values": values,
+            "advantages": advantages,
+            "targets": targets,
+        }
+        if self.is_recurrent:
+            rollout |= {"is_first": rows["is_first"], "carry": rows["carry"]}
+            rollout = self._sequences(rollout, *shape)
+        return rollout, explained_variance(values, targets)
+
+    def _sequences(self, rows: dict[str, Any], steps: int, num_envs: int) -> dict[str, Any]:
+        """Cut rows [T N, ...] into sequences [L, T N / L, ...]; of the carries only the first of each is kept."""
+        length = min(self.sequence_length, steps)
+        if steps % length:
+            raise ConfigError(f"algorithm.sequence_length: {length} does not divide the {steps} collected vector steps")
+
+        def cut(x: Tensor) -> Tensor:
+            return x.unflatten(0, (-1, length, num_envs)).transpose(0, 1).flatten(1, 2)
+
+        cuts = tree_map(cut, rows)
+        cuts["carry"] = tree_map(lambda x: x[:1], cuts["carry"])
+        return cuts
+
+    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Shuffle the rows (or sequences) once and yield slices of them."""
+        dim = 1 if self.is_recurrent else 0
+        num_rows = rollout["values"].shape[dim]
+        order = torch.randperm(num_rows, device=rollout["values"].device)
+        shuffled = tree_map(lambda x: x.index_select(dim, order), rollout)
+        size = -(-num_rows // self.num_minibatches)
+        for start in range(0, num_rows, size):
+            yield tree_map(partial(torch.narrow, dim=dim, start=start, length=min(size, num_rows - start)), shuffled)
+
+    def _loss(self, minibatch: dict[str, Any]) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return the objective (to be minimised), its terms, and log(new / old) probability of the actions."""
+        carry = tree_map(lambda x: x.squeeze(0), minibatch.get("carry"))
+        pi, values, _ = self.policy(minibatch["inputs"], carry, minibatch.get("is_first"))
+        advantages = minibatch["advantages"]
+        if self.normalize_advantages == "minibatch":
+            advantages = normalized(advantages)
+        log_ratio = pi.log_prob(minibatch["latents"]) - minibatch["log_probs"]
+        policy_loss = clipped_policy_loss(log_ratio.exp(), advantages, self.clip_range)
+        critic_loss = value_loss(values, minibatch["targets"], minibatch["values"], self.value_clip_range)
+        entropy = pi.entropy().mean()
+        loss = torch.add(policy_loss, critic_loss, alpha=self.value_coef)
+        if self.entropy_coef:
+            loss = torch.sub(loss, entropy, alpha=self.entropy_coef)
+        return loss, [policy_loss.detach(), critic_loss.detach(), entropy.detach()], log_ratio.detach()
+
+    def _follow_kl(self, log_ratio: Tensor, keep: Tensor) -> Tensor:
+        """Adapt the learning rate, and return whether the update still goes on; both without waiting for the device."""
+        if self.learning_rate_schedule == "kl_adaptive":
+            low, high = self.learning_rate_range
+            group, kl = self.optimizer.param_groups[0], approximate_kl(log_ratio)
+            group["lr"] = kl_adaptive_rate(group["lr"], kl, desired_kl=self.desired_kl, lowest=low, highest=high)
+        return keep if self.target_kl is None else keep & (approximate_kl(log_ratio) <= self.target_kl)
+
+    def _metrics(self, scalars: list[Tensor], log_ratios: list[Tensor], keeps: list[Tensor]) -> dict[str, Any]:
+        """Return the mean losses of the gradient steps that were taken, and how far the policy moved."""
+        taken = torch.stack(keeps).float()
+        means = (torch.stack(scalars).view(len(keeps), -1) * taken.unsqueeze(-1)).sum(0) / taken.sum().clamp_min(1.0)
+        log_ratio = torch.cat([part.flatten() for part in log_ratios])
+        return dict(zip(SCALARS, means, strict=True)) | {
+            "approx_kl": approximate_kl(log_ratio),
+            "clip_fraction": clip_fraction(log_ratio, self.clip_range),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise when an algorithm option is not one of its choices."""
+    if value not in choices:
+        raise ConfigError(unknown_name(f"algorithm.{name}", value, choices))
