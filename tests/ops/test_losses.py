@@ -18,24 +18,37 @@ from rl_lab.ops.losses import (
     [(1.0, 2.0, 2.0), (1.5, 2.0, 2.4), (0.5, 2.0, 1.0), (1.5, -2.0, -3.0), (0.5, -2.0, -1.6), (1.1, 0.0, 0.0)],
 )
 def test_clipped_policy_loss(ratio, advantage, objective):
-    loss = clipped_policy_loss(torch.tensor([ratio]), torch.tensor([advantage]), 0.2)
+    loss, _ = clipped_policy_loss(torch.tensor([ratio]).log(), torch.tensor([advantage]), 0.2)
     assert float(loss) == pytest.approx(-objective)
 
 
 def test_clipped_policy_loss_is_the_papers_also_in_its_gradient():
     torch.manual_seed(0)
-    ratio, advantages = (torch.rand(500) + 0.5).requires_grad_(), torch.randn(500)
+    log_ratio, advantages = torch.randn(500).mul(0.3).requires_grad_(), torch.randn(500)
+    ratio = log_ratio.exp()
     paper = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
-    ours = clipped_policy_loss(ratio, advantages, 0.2)
-    torch.testing.assert_close(ours, paper)
-    torch.testing.assert_close(torch.autograd.grad(ours, ratio), torch.autograd.grad(paper, ratio))
+    ours, gradient = clipped_policy_loss(log_ratio.detach(), advantages, 0.2)
+    torch.testing.assert_close(ours, paper.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(paper, log_ratio)[0])
 
 
 def test_value_loss():
     values, targets, old = torch.tensor([2.0, 0.0]), torch.tensor([3.0, 0.5]), torch.tensor([1.0, 0.0])
-    assert float(value_loss(values, targets, old, None)) == pytest.approx((1.0 + 0.25) / 2)
+    assert float(value_loss(values, targets, old, None)[0]) == pytest.approx((1.0 + 0.25) / 2)
     # The first value moved by 1 and is held at 1.5, where its error is 1.5: the worse of the two counts.
-    assert float(value_loss(values, targets, old, 0.5)) == pytest.approx((2.25 + 0.25) / 2)
+    assert float(value_loss(values, targets, old, 0.5)[0]) == pytest.approx((2.25 + 0.25) / 2)
+
+
+@pytest.mark.parametrize("clip_range", [None, 0.3])
+def test_the_gradient_of_the_value_loss_is_autograds(clip_range):
+    torch.manual_seed(1)
+    values, targets, old = torch.randn(500, requires_grad=True), torch.randn(500), torch.randn(500)
+    errors = (values - targets).square()
+    if clip_range is not None:
+        errors = torch.max(errors, (old + (values - old).clamp(-clip_range, clip_range) - targets).square())
+    loss, gradient = value_loss(values.detach(), targets, old, clip_range)
+    torch.testing.assert_close(loss, errors.mean().detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(errors.mean(), values)[0])
 
 
 def test_diagnostics():

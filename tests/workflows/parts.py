@@ -60,4 +60,4 @@ def train(workflow, env, *, steps, updates, seed=0):
 
 
 def parameters(workflow):
-    return workflow.flat.tensor.detach().clone()
+    return torch.cat([p.detach().flatten() for p in workflow.policy.parameters()])

@@ -62,7 +62,7 @@ def test_training_sequences_reproduce_the_old_policy(kind):
     workflow = recurrent_ppo(kind, env, sequence_length=4, num_minibatches=2)
     rollout, _ = workflow._evaluate(collect(make_collector(env), workflow, 12))
     for minibatch in workflow._minibatches(rollout):
-        _, _, log_ratio = workflow._loss(minibatch)
+        _, log_ratio = workflow._differentiate(minibatch)
         assert log_ratio.shape[0] == 4
         assert log_ratio.abs().max() < 1e-5
 

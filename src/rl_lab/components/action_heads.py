@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_lab.components.mlp import orthogonal_linear
@@ -26,9 +27,20 @@ LOG_STD_RANGE = (-5.0, 2.0)  # of a log-std that a network puts out
 class ActionHead(nn.Module):
     """The policy samples latents; the environment gets `to_environment(latents)`, which for choices is the same."""
 
+    @property
+    @abstractmethod
+    def layer(self) -> nn.Linear | None:
+        """Return the only layer between features and distribution, or None when there are more."""
+
+    is_differentiable = True  # whether the distribution has its gradients written out
+
     @abstractmethod
     def forward(self, features: Tensor, mask: Tensor | None) -> Distribution:
         """Return the distribution over latents, without the actions that `mask` forbids."""
+
+    @abstractmethod
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Distribution:
+        """Return the distribution that belongs to an output of `layer`."""
 
     def to_environment(self, latents: Tensor) -> Tensor:
         """Return the actions that the environment takes."""
@@ -43,9 +55,18 @@ class CategoricalHead(ActionHead):
         self.space = space
         self.logits = orthogonal_linear(input_dim, flat_dim(space), HEAD_GAIN)
 
+    @property
+    def layer(self) -> nn.Linear:
+        """Return the layer that puts out logits."""
+        return self.logits
+
     def forward(self, features: Tensor, mask: Tensor | None) -> Distribution:
         """Return a (multi-)categorical."""
-        logits = masked_logits(self.logits(features), mask)
+        return self.distribution(F.linear(features, self.logits.weight, self.logits.bias), mask)
+
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Distribution:
+        """Return a (multi-)categorical with these logits."""
+        logits = masked_logits(output, mask)
         return Categorical(logits) if isinstance(self.space, Discrete) else MultiCategorical(logits, self.space.nvec)
 
 
@@ -67,9 +88,15 @@ class GaussianHead(ActionHead):
         if squash and not math.isfinite(space.high - space.low):
             raise ConfigError("algorithm.squash_actions: the action space has no finite bounds to squash into")
         self.space, self.squash, dim = space, squash, flat_dim(space)
+        self.is_differentiable = not squash  # the entropy of a squashed Gaussian is an estimate
         self.mean = orthogonal_linear(input_dim, dim, HEAD_GAIN)
         self.std_layer = orthogonal_linear(input_dim, dim, HEAD_GAIN) if state_dependent_std else None
         self.log_std = nn.Parameter(torch.full((dim,), float(initial_log_std)))
+
+    @property
+    def layer(self) -> nn.Linear | None:
+        """Return the layer that puts out means, when the standard deviation does not depend on the state."""
+        return self.mean if self.std_layer is None else None
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Distribution:
         """Return a Gaussian, plain or squashed; its standard deviation is `exp(log_std)` times what the state adds."""
@@ -77,6 +104,10 @@ class GaussianHead(ActionHead):
         if self.std_layer is not None:
             log_std = (log_std + self.std_layer(features)).clamp(*LOG_STD_RANGE)
         return (SquashedGaussian if self.squash else DiagonalGaussian)(self.mean(features), log_std)
+
+    def distribution(self, output: Tensor, mask: Tensor | None) -> Distribution:
+        """Return a Gaussian with this mean and the standard deviation that does not depend on the state."""
+        return (SquashedGaussian if self.squash else DiagonalGaussian)(output, self.log_std)
 
     def to_environment(self, latents: Tensor) -> Tensor:
         """Return actions within the bounds, in the shape of the action space."""

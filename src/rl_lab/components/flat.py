@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from rl_lab.components.actor_critic import ActorCritic, Inputs
+from rl_lab.core import Carry
+from rl_lab.ops.distributions import Distribution
 
 
 class FlatParameters:
@@ -21,14 +26,50 @@ class FlatParameters:
         for part, view in zip(self.parts, self.tensor.data.split([p.numel() for p in self.parts]), strict=True):
             part.data = view.view_as(part)
 
-    def set_gradient(self, loss: Tensor, max_norm: float | None) -> Tensor:
-        """Set the gradient of `loss`, scaled down to `max_norm` where it is longer; return its norm before that."""
-        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, self.parts, materialize_grads=True)])
-        norm = torch.linalg.vector_norm(gradient)
-        if max_norm is not None:
-            gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.tensor.grad = gradient
-        return norm
+
+class Evaluation(NamedTuple):
+    """What a policy says of actions that were taken, and the value of where they were taken."""
+
+    pi: Distribution
+    actions: Tensor
+    log_prob: Tensor
+    entropy: Tensor  # mean
+    values: Tensor
+
+
+class FlatActorCritic(FlatParameters):
+    """Any `ActorCritic` over one flat parameter, differentiated by autograd."""
+
+    def __init__(self, policy: ActorCritic) -> None:
+        super().__init__(policy.parameters())
+        self._policy = policy
+
+    def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
+        """Return the policy and the next carry: all that acting needs."""
+        return self._policy.policy(inputs, carry, is_first)
+
+    def evaluate(self, inputs: Inputs, carry: Carry, is_first: Tensor | None, actions: Tensor) -> Evaluation:
+        """Evaluate actions so that `set_gradient` can follow."""
+        pi, values, _ = self._policy(inputs, carry, is_first)
+        return Evaluation(pi, actions, pi.log_prob(actions), pi.entropy().mean(), values)
+
+    def set_gradient(
+        self, now: Evaluation, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None
+    ) -> Tensor:
+        """Set the gradient, given those by log_prob, mean entropy and values; return its norm before clipping."""
+        outputs = (now.log_prob, now.entropy, now.values)
+        grads = (log_prob_grad, torch.full_like(now.entropy, entropy_grad), value_grad)
+        parts = torch.autograd.grad(outputs, self.parts, grads, materialize_grads=True)
+        self.tensor.grad = torch.cat([part.flatten() for part in parts])
+        return clip_gradient(self.tensor.grad, max_norm)
+
+
+def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
+    """Scale `gradient` down to `max_norm` in place where it is longer; return its norm before that."""
+    norm = torch.linalg.vector_norm(gradient)
+    if max_norm is not None:
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
 
 
 @torch.no_grad()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from rl_lab.core import ConfigError, unknown_name
 
@@ -65,3 +67,12 @@ class MLP(nn.Sequential):
             width = hidden
         super().__init__(*layers)
         self.output_dim = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features. Linear layers are called as functions: a small network's time goes into the calls."""
+        for module in self._modules.values():
+            if type(module) is nn.Linear:
+                x = F.linear(x, module.weight, module.bias)
+            else:
+                x = torch.tanh(x) if type(module) is nn.Tanh else module(x)
+        return x

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
-def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+def clipped_policy_loss(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
     """Return PPO's `-mean(min(ratio A, clip(ratio, 1 - c, 1 + c) A))` (Schulman et al., 2017, equation 7).
 
-    Written as `min(ratio A, A + c |A|)`, which is the same and has half the operations to differentiate.
+    Also returns its gradient by the log-probabilities. Written as `min(ratio A, A + c |A|)`, which is the same; where
+    the second is smaller the ratio no longer matters.
     """
-    bound = torch.add(advantages, advantages.abs(), alpha=clip_range)
-    return -torch.min(ratio * advantages, bound).mean()
+    gain, bound = log_ratio.exp() * advantages, torch.add(advantages, advantages.abs(), alpha=clip_range)
+    return -torch.min(gain, bound).mean(), torch.where(gain <= bound, gain, 0.0) / -gain.numel()
 
 
-def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip_range: float | None) -> Tensor:
-    """Return the mean squared error; with a clip range, that of the value or of the clipped one, whichever is worse."""
+def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip_range: float | None) -> tuple[Tensor, Tensor]:
+    """Return the mean squared error and its gradient by the values.
+
+    With a clip range, the error is that of the value or of the clipped one, whichever is worse.
+    """
+    error = values - targets
     if clip_range is None:
-        return F.mse_loss(values, targets)
-    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
-    return torch.max((values - targets).square(), (clipped - targets).square()).mean()
+        return error.square().mean(), error * (2.0 / error.numel())
+    move = values - old_values
+    clipped = old_values + move.clamp(-clip_range, clip_range) - targets
+    counts = (error.abs() >= clipped.abs()) | (move.abs() <= clip_range)  # else the clipped value is a constant
+    worse = torch.max(error.square(), clipped.square()).mean()
+    return worse, torch.where(counts, error, 0.0) * (2.0 / error.numel())
 
 
 def normalized(x: Tensor, eps: float = 1e-8) -> Tensor:

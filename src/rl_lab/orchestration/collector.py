@@ -49,6 +49,7 @@ class Collector:
                 break
         trajectory = tree_stack(rows)
         self._reject_not_finite(trajectory, env_steps)
+        self._episodes.add(trajectory["rewards"], trajectory["terminated"] | trajectory["truncated"])
         return CollectResult(len(rows) * self.env.num_envs, len(rows), trajectory)
 
     def drain_metrics(self) -> dict[str, Mean]:
@@ -78,7 +79,6 @@ class Collector:
                 )
             row |= extras
         self._obs, self._is_first = step.observations, step.terminated | step.truncated
-        self._episodes.add(step.rewards, self._is_first)
         return row
 
     def _reject_not_finite(self, trajectory: Trajectory, env_steps: int) -> None:

@@ -12,7 +12,7 @@ from rl_lab.core.metrics import Mean
 
 
 class EpisodeStatistics:
-    """Follows `num_envs` running episodes. On a CPU it does nothing more than an addition until one of them ends."""
+    """Follows `num_envs` running episodes step by step; on a CPU it looks closer only where one of them ends."""
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
         self._returns = torch.zeros(num_envs, device=device)
@@ -22,11 +22,19 @@ class EpisodeStatistics:
         self._can_branch = device.type == "cpu"  # reading a flag costs no synchronisation
 
     def add(self, rewards: Tensor, done: Tensor) -> None:
-        """Take one vector step."""
-        self._returns += rewards
-        self._lengths += 1
-        if self._can_branch and not done.any():
-            return
+        """Take a chunk of vector steps, [T, N] each."""
+        looks = done.any(1).tolist() if self._can_branch else [True] * len(done)
+        seen = -1  # steps up to here are in the lengths
+        for step, (reward, look) in enumerate(zip(rewards.unbind(), looks, strict=True)):
+            self._returns += reward
+            if look:
+                self._lengths += step - seen
+                self._close(done[step])
+                seen = step
+        self._lengths += len(looks) - 1 - seen
+
+    def _close(self, done: Tensor) -> None:
+        """Sum up the episodes that end with this step and begin new ones."""
         ended = torch.stack((self._returns * done, self._lengths * done, done.to(self._returns.dtype)))
         self._sums += ended.sum(1, dtype=torch.float64)
         self._ended += done.sum()

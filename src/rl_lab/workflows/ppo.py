@@ -16,8 +16,9 @@ from torch import Tensor
 
 from rl_lab.components.action_heads import action_head
 from rl_lab.components.actor_critic import ActorCritic
-from rl_lab.components.flat import FlatParameters, masked_step
+from rl_lab.components.flat import FlatActorCritic, masked_step
 from rl_lab.components.normalizer import RewardScaler
+from rl_lab.components.paired import PairedActorCritic
 from rl_lab.core import (
     Actions,
     Batch,
@@ -130,9 +131,10 @@ class PPO(Workflow):
         self.reward_scaler = (
             RewardScaler(context.num_envs, self.gamma).to(context.device) if self.normalize_rewards else None
         )
-        self.flat = FlatParameters(self.policy.parameters())
+        is_plain = PairedActorCritic.fits(self.policy)
+        self.networks = PairedActorCritic(self.policy) if is_plain else FlatActorCritic(self.policy)
         adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
-        self.optimizer = context.optimizers.build("policy", [self.flat.tensor], default=adam)
+        self.optimizer = context.optimizers.build("policy", [self.networks.tensor], default=adam)
         self.initial_lr = float(self.optimizer.param_groups[0]["lr"])
         if self.learning_rate_schedule == "kl_adaptive":  # a tensor, so that no step waits for the KL
             self.optimizer.param_groups[0]["lr"] = torch.tensor(self.initial_lr, device=context.device)
@@ -145,7 +147,7 @@ class PPO(Workflow):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Sample, or take the most likely action; record the latents behind continuous actions and the carry before."""
-        pi, next_carry = self.policy.policy(self.policy.inputs(obs), carry, is_first)
+        pi, next_carry = self.networks.policy(self.policy.inputs(obs), carry, is_first)
         latents = pi.sample() if explore else pi.mode()
         actions = self.policy.head.to_environment(latents)
         extras: Extras = {} if actions is latents else {"latents": latents}
@@ -165,9 +167,9 @@ class PPO(Workflow):
         keep = torch.ones((), dtype=torch.bool, device=fit.device)
         for _ in range(self.num_epochs):
             for minibatch in self._minibatches(rollout):
-                loss, terms, log_ratio = self._loss(minibatch)
+                terms, log_ratio = self._differentiate(minibatch)
                 keep = self._follow_kl(log_ratio, keep)
-                scalars += [*terms, self.flat.set_gradient(loss, self.max_grad_norm)]
+                scalars += terms
                 self.optimizer.step() if self.target_kl is None else masked_step(self.optimizer, keep)
                 log_ratios.append(log_ratio)
                 keeps.append(keep)
@@ -235,23 +237,23 @@ class PPO(Workflow):
         shuffled = tree_map(lambda x: x.index_select(dim, order), rollout)
         size = -(-num_rows // self.num_minibatches)
         for start in range(0, num_rows, size):
-            yield tree_map(partial(torch.narrow, dim=dim, start=start, length=min(size, num_rows - start)), shuffled)
+            cut = partial(torch.narrow, dim=dim, start=start, length=min(size, num_rows - start))
+            minibatch = tree_map(cut, shuffled)
+            if self.normalize_advantages == "minibatch":
+                minibatch["advantages"] = normalized(minibatch["advantages"])
+            yield minibatch
 
-    def _loss(self, minibatch: dict[str, Any]) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Return the objective (to be minimised), its terms, and log(new / old) probability of the actions."""
+    def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
+        """Set the gradient of the objective (to be minimised); return its terms, and log(new / old) probability."""
         carry = tree_map(lambda x: x.squeeze(0), minibatch.get("carry"))
-        pi, values, _ = self.policy(minibatch["inputs"], carry, minibatch.get("is_first"))
-        advantages = minibatch["advantages"]
-        if self.normalize_advantages == "minibatch":
-            advantages = normalized(advantages)
-        log_ratio = pi.log_prob(minibatch["latents"]) - minibatch["log_probs"]
-        policy_loss = clipped_policy_loss(log_ratio.exp(), advantages, self.clip_range)
-        critic_loss = value_loss(values, minibatch["targets"], minibatch["values"], self.value_clip_range)
-        entropy = pi.entropy().mean()
-        loss = torch.add(policy_loss, critic_loss, alpha=self.value_coef)
-        if self.entropy_coef:
-            loss = torch.sub(loss, entropy, alpha=self.entropy_coef)
-        return loss, [policy_loss.detach(), critic_loss.detach(), entropy.detach()], log_ratio.detach()
+        now = self.networks.evaluate(minibatch["inputs"], carry, minibatch.get("is_first"), minibatch["latents"])
+        log_ratio, values = now.log_prob.detach() - minibatch["log_probs"], now.values.detach()
+        policy_loss, by_log_prob = clipped_policy_loss(log_ratio, minibatch["advantages"], self.clip_range)
+        critic_loss, by_value = value_loss(values, minibatch["targets"], minibatch["values"], self.value_clip_range)
+        norm = self.networks.set_gradient(
+            now, by_log_prob, -self.entropy_coef, by_value.mul_(self.value_coef), self.max_grad_norm
+        )
+        return [policy_loss, critic_loss, now.entropy.detach(), norm], log_ratio
 
     def _follow_kl(self, log_ratio: Tensor, keep: Tensor) -> Tensor:
         """Adapt the learning rate, and return whether the update still goes on; both without waiting for the device."""
