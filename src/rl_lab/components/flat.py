@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -70,6 +72,12 @@ def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
     if max_norm is not None:
         gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Return `optimizer.step` without profiler ranges and step hooks, which cost more than a small network's step."""
+    step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
+    return partial(step, optimizer)
 
 
 @torch.no_grad()

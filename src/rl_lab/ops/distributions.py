@@ -141,6 +141,7 @@ class DiagonalGaussian(DifferentiableDistribution):
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean, self.log_std = mean, log_std
+        self._actions: Tensor | None = None  # for which _z holds
 
     def sample(self) -> Tensor:
         """Draw by reparameterisation."""
@@ -152,8 +153,8 @@ class DiagonalGaussian(DifferentiableDistribution):
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log-density."""
-        z = (actions - self.mean) * (-self.log_std).exp()
-        return -0.5 * z.square().sum(-1) - (self.log_std.sum(-1) + HALF_LOG_TAU * actions.shape[-1])
+        z, _ = self._standardised(actions)
+        return z.square().sum(-1).mul(-0.5) - (self.log_std.sum(-1) + HALF_LOG_TAU * actions.shape[-1])
 
     def entropy(self) -> Tensor:
         """Return the differential entropy; it does not depend on the mean."""
@@ -162,10 +163,16 @@ class DiagonalGaussian(DifferentiableDistribution):
 
     def gradients(self, actions: Tensor, log_prob_grad: Tensor, entropy_grad: float) -> list[Tensor]:
         """Return `g z / std` by the mean and `sum g (z^2 - 1) + c` by a log-std that all rows share."""
-        precision, g = (-self.log_std).exp(), log_prob_grad.unsqueeze(-1)
-        z = (actions - self.mean) * precision
-        by_log_std = torch.addmv(-log_prob_grad.sum().expand(z.shape[-1]), z.square().t(), log_prob_grad)
-        return [z * precision * g, by_log_std + entropy_grad * len(z)]
+        z, precision = self._standardised(actions)
+        by_log_std = log_prob_grad @ z.square() - (log_prob_grad.sum() - entropy_grad * len(z))
+        return [z * precision * log_prob_grad.unsqueeze(-1), by_log_std]
+
+    def _standardised(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (z, 1 / std), computed once for the same actions."""
+        if self._actions is not actions:
+            precision = (-self.log_std).exp()
+            self._actions, self._z = actions, ((actions - self.mean) * precision, precision)
+        return self._z
 
 
 class SquashedGaussian(DiagonalGaussian):

@@ -7,7 +7,6 @@ A memory component makes the policy recurrent: minibatches then consist of seque
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from rl_lab.components.action_heads import action_head
 from rl_lab.components.actor_critic import ActorCritic
-from rl_lab.components.flat import FlatActorCritic, masked_step
+from rl_lab.components.flat import FlatActorCritic, bare_step, masked_step
 from rl_lab.components.normalizer import RewardScaler
 from rl_lab.components.paired import PairedActorCritic
 from rl_lab.core import (
@@ -32,6 +31,7 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
     tree_map,
+    tree_split,
     unknown_name,
 )
 from rl_lab.ops.losses import (
@@ -135,6 +135,7 @@ class PPO(Workflow):
         self.networks = PairedActorCritic(self.policy) if is_plain else FlatActorCritic(self.policy)
         adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
         self.optimizer = context.optimizers.build("policy", [self.networks.tensor], default=adam)
+        self._step = bare_step(self.optimizer)
         self.initial_lr = float(self.optimizer.param_groups[0]["lr"])
         if self.learning_rate_schedule == "kl_adaptive":  # a tensor, so that no step waits for the KL
             self.optimizer.param_groups[0]["lr"] = torch.tensor(self.initial_lr, device=context.device)
@@ -170,7 +171,7 @@ class PPO(Workflow):
                 terms, log_ratio = self._differentiate(minibatch)
                 keep = self._follow_kl(log_ratio, keep)
                 scalars += terms
-                self.optimizer.step() if self.target_kl is None else masked_step(self.optimizer, keep)
+                self._step() if self.target_kl is None else masked_step(self.optimizer, keep)
                 log_ratios.append(log_ratio)
                 keeps.append(keep)
         self.policy.update_normalizer(batch["observations"])
@@ -229,19 +230,17 @@ class PPO(Workflow):
         cuts["carry"] = tree_map(lambda x: x[:1], cuts["carry"])
         return cuts
 
-    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Shuffle the rows (or sequences) once and yield slices of them."""
+    def _minibatches(self, rollout: dict[str, Any]) -> list[dict[str, Any]]:
+        """Shuffle the rows (or sequences) once and cut them."""
         dim = 1 if self.is_recurrent else 0
         num_rows = rollout["values"].shape[dim]
         order = torch.randperm(num_rows, device=rollout["values"].device)
         shuffled = tree_map(lambda x: x.index_select(dim, order), rollout)
-        size = -(-num_rows // self.num_minibatches)
-        for start in range(0, num_rows, size):
-            cut = partial(torch.narrow, dim=dim, start=start, length=min(size, num_rows - start))
-            minibatch = tree_map(cut, shuffled)
-            if self.normalize_advantages == "minibatch":
+        minibatches = tree_split(shuffled, -(-num_rows // self.num_minibatches), dim)
+        if self.normalize_advantages == "minibatch":
+            for minibatch in minibatches:
                 minibatch["advantages"] = normalized(minibatch["advantages"])
-            yield minibatch
+        return minibatches
 
     def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
         """Set the gradient of the objective (to be minimised); return its terms, and log(new / old) probability."""
