@@ -25,6 +25,8 @@ def commands(page):
 def run(words):
     if words[:2] == ["python", "scripts/train.py"]:
         words = ["lab", "train", *words[2:]]
+    if words[:2] == ["lab", "resume"]:  # longer than a tiny run, but not by hours
+        words = [re.sub(r"=\d[\d_]{3,}$", "=512", word) for word in words]
     if words[0] == "lab":
         tiny = ["budget=tiny"] if words[1] == "train" and "budget=tiny" not in words and "--cfg" not in words else []
         result = CliRunner().invoke(app, [*words[1:], *tiny])

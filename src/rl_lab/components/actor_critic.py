@@ -44,6 +44,11 @@ class ActorCritic(nn.Module):
         trunk = self.actor if self.critic is None else self.critic
         self.value_head = orthogonal_linear(int(trunk.output_dim), 1, gain=1.0)  # type: ignore[arg-type]
 
+    @property
+    def is_feedforward(self) -> bool:
+        """Return whether the trunks read the inputs themselves, without encoder and memory."""
+        return self.encoder is None and self.memory is None
+
     def inputs(self, obs: Observation) -> Inputs:
         """Return what the networks read: no parameter is involved, so one call serves all epochs of an update."""
         x, mask = self.read(obs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rl_lab.components.actor_critic import ActorCritic, Inputs
+from rl_lab.components.mlp import MLP
 from rl_lab.core import Carry
 from rl_lab.ops.distributions import Distribution
 
@@ -29,6 +30,23 @@ class FlatParameters:
             part.data = view.view_as(part)
 
 
+def paired_order(policy: ActorCritic) -> list[Any]:
+    """Return the parameters with those of actor and critic layer by layer beside each other, then heads, then others.
+
+    The order is that of the optimiser's state and so the same whether or not the pair is computed as one.
+    """
+    actor, critic = (
+        [module for module in trunk.modules() if isinstance(module, nn.Linear)] if isinstance(trunk, MLP) else []
+        for trunk in (policy.actor, policy.critic)
+    )
+    if len(actor) != len(critic) or policy.head.layer is None:
+        return list(policy.parameters())
+    ordered: list[Any] = [p for a, c in zip(actor, critic, strict=True) for p in (a.weight, c.weight, a.bias, c.bias)]
+    ordered += [p for head in (policy.head.layer, policy.value_head) for p in (head.weight, head.bias)]
+    known = {id(p) for p in ordered}
+    return ordered + [p for p in policy.parameters() if id(p) not in known]
+
+
 class Evaluation(NamedTuple):
     """What a policy says of actions that were taken, and the value of where they were taken."""
 
@@ -43,7 +61,7 @@ class FlatActorCritic(FlatParameters):
     """Any `ActorCritic` over one flat parameter, differentiated by autograd."""
 
     def __init__(self, policy: ActorCritic) -> None:
-        super().__init__(policy.parameters())
+        super().__init__(paired_order(policy))
         self._policy = policy
 
     def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
@@ -70,7 +88,7 @@ def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
     """Scale `gradient` down to `max_norm` in place where it is longer; return its norm before that."""
     norm = torch.linalg.vector_norm(gradient)
     if max_norm is not None:
-        gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+        gradient.mul_((max_norm / norm).clamp_(max=1.0))
     return norm
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -13,7 +14,7 @@ def clipped_policy_loss(log_ratio: Tensor, advantages: Tensor, clip_range: float
     the second is smaller the ratio no longer matters.
     """
     gain, bound = log_ratio.exp() * advantages, torch.add(advantages, advantages.abs(), alpha=clip_range)
-    return -torch.min(gain, bound).mean(), torch.where(gain <= bound, gain, 0.0) / -gain.numel()
+    return -torch.min(gain, bound).mean(), (gain * (gain <= bound)).mul_(-1.0 / gain.numel())
 
 
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip_range: float | None) -> tuple[Tensor, Tensor]:
@@ -31,10 +32,9 @@ def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip_range: 
     return worse, torch.where(counts, error, 0.0) * (2.0 / error.numel())
 
 
-def normalized(x: Tensor, eps: float = 1e-8) -> Tensor:
+def normalized(x: Tensor) -> Tensor:
     """Return `x` with mean 0 and standard deviation 1 over all its elements."""
-    std, mean = torch.std_mean(x, correction=0)
-    return (x - mean) / (std + eps)
+    return F.layer_norm(x, x.shape, eps=1e-16)
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
