@@ -1,6 +1,6 @@
 import torch
 
-from rl_lab.core import tree_cat, tree_leaves, tree_map, tree_split, tree_stack, tree_where
+from rl_lab.core import tree_cat, tree_leaves, tree_map, tree_stack, tree_where
 
 TREE = {"a": torch.tensor([1.0, 2.0]), "b": (torch.tensor([[3.0], [4.0]]), None), "c": [torch.tensor([5, 6])]}
 
@@ -29,12 +29,3 @@ def test_where_picks_rows():
 
 def test_leaves_have_paths():
     assert [path for path, _ in tree_leaves(TREE)] == ["a", "b.0", "b.1", "c.0"]
-
-
-def test_split_cuts_every_tensor_and_leaves_out_nothing():
-    pieces = tree_split({"a": torch.arange(5), "b": (torch.arange(10).view(5, 2), None)}, 2)
-    assert [piece["a"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4]]
-    assert [piece["b"][0].shape for piece in pieces] == [(2, 2), (2, 2), (1, 2)]
-    assert all(piece["b"][1] is None for piece in pieces)
-    columns = tree_split([torch.arange(6).view(1, 6)], 3, dim=1)
-    assert [piece[0].tolist() for piece in columns] == [[[0, 1, 2]], [[3, 4, 5]]]

@@ -202,7 +202,7 @@ def test_time_limits_bootstrap_and_terminations_do_not():
     rollout, _ = workflow._evaluate(batch)
     values = workflow.policy.value((batch["final_observations"][0], None), None, batch["is_first"][0])
     expected = batch["rewards"][0] + 0.5 * values * torch.tensor([0.0, 1.0, 1.0])
-    torch.testing.assert_close(rollout["targets"], expected)
+    torch.testing.assert_close(torch.as_tensor(rollout["targets"]), expected.detach())
 
 
 def test_minibatches_cover_every_row_once():
@@ -211,16 +211,15 @@ def test_minibatches_cover_every_row_once():
     rollout, _ = workflow._evaluate(fixed_batch())
     parts = list(workflow._minibatches(rollout))
     assert [len(part["values"]) for part in parts] == [11, 11, 10]
-    torch.testing.assert_close(
-        torch.cat([part["targets"] for part in parts]).sort().values, rollout["targets"].sort().values
-    )
+    joined = [float(x) for part in parts for x in part["targets"]]
+    assert sorted(joined) == sorted(float(x) for x in rollout["targets"])
 
 
 @pytest.mark.parametrize("scope", ["minibatch", "batch", "none"])
 def test_advantage_normalisation(scope):
     spec = EnvSpec("x", Box((4,)), Discrete(2))
     rollout, _ = make_ppo(spec, normalize_advantages=scope)._evaluate(fixed_batch())
-    is_normal = abs(float(rollout["advantages"].std(correction=0)) - 1.0) < 1e-5
+    is_normal = abs(float(torch.as_tensor(rollout["advantages"]).std(correction=0)) - 1.0) < 1e-5
     assert is_normal == (scope == "batch")
 
 

@@ -48,13 +48,11 @@ def paired_order(policy: ActorCritic) -> list[Any]:
 
 
 class Evaluation(NamedTuple):
-    """What a policy says of actions that were taken, and the value of where they were taken."""
+    """What a policy says of actions that were taken, and the value of where they were taken; tensors or arrays."""
 
-    pi: Distribution
-    actions: Tensor
-    log_prob: Tensor
-    entropy: Tensor  # mean
-    values: Tensor
+    log_prob: Any
+    entropy: Any  # mean
+    values: Any
 
 
 class FlatActorCritic(FlatParameters):
@@ -63,23 +61,28 @@ class FlatActorCritic(FlatParameters):
     def __init__(self, policy: ActorCritic) -> None:
         super().__init__(paired_order(policy))
         self._policy = policy
+        self._outputs: tuple[Tensor, ...] = ()
 
     def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
         """Return the policy and the next carry: all that acting needs."""
         return self._policy.policy(inputs, carry, is_first)
 
+    def native(self, rollout: Any) -> Any:
+        """Return a tree of tensors in the form that `evaluate` takes."""
+        return rollout
+
     def evaluate(self, inputs: Inputs, carry: Carry, is_first: Tensor | None, actions: Tensor) -> Evaluation:
-        """Evaluate actions so that `set_gradient` can follow."""
+        """Evaluate actions and remember what `set_gradient` needs."""
         pi, values, _ = self._policy(inputs, carry, is_first)
-        return Evaluation(pi, actions, pi.log_prob(actions), pi.entropy().mean(), values)
+        self._outputs = pi.log_prob(actions), pi.entropy().mean(), values
+        return Evaluation(*(output.detach() for output in self._outputs))
 
     def set_gradient(
-        self, now: Evaluation, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None
+        self, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None
     ) -> Tensor:
-        """Set the gradient, given those by log_prob, mean entropy and values; return its norm before clipping."""
-        outputs = (now.log_prob, now.entropy, now.values)
-        grads = (log_prob_grad, torch.full_like(now.entropy, entropy_grad), value_grad)
-        parts = torch.autograd.grad(outputs, self.parts, grads, materialize_grads=True)
+        """Set the gradient, given those by what `evaluate` returned; return its norm before clipping."""
+        grads = (log_prob_grad, torch.full_like(self._outputs[1], entropy_grad), value_grad)
+        parts = torch.autograd.grad(self._outputs, self.parts, grads, materialize_grads=True)
         self.tensor.grad = torch.cat([part.flatten() for part in parts])
         return clip_gradient(self.tensor.grad, max_norm)
 

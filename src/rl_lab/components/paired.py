@@ -8,7 +8,7 @@ tensors share their memory. `tests/components/test_paired.py` holds all of it ag
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from rl_lab.components.actor_critic import ActorCritic, Inputs
 from rl_lab.components.flat import Evaluation, FlatParameters, paired_order
 from rl_lab.components.mlp import MLP
-from rl_lab.core import Carry
-from rl_lab.ops.distributions import DifferentiableDistribution, Distribution
+from rl_lab.components.paired_distributions import ArrayDistribution, array_distribution
+from rl_lab.core import Carry, tree_map
+from rl_lab.ops.distributions import Distribution
 
 Array = npt.NDArray[np.float32]
 
@@ -65,6 +66,8 @@ class PairedActorCritic(FlatParameters):
         self._heads = self._take_layer(policy.head.layer), self._take_layer(policy.value_head)
         self._log_std_grad = self._grads[self._taken :]  # what is left, if anything
         self._tape: list[Array] = []
+        self._pi: ArrayDistribution
+        self._actions: npt.NDArray[Any]
 
     def _take_layer(self, linear: nn.Linear, *copies: int) -> Layer:
         """Return the next part of the flat tensors as a layer, of one network or of both."""
@@ -103,35 +106,35 @@ class PairedActorCritic(FlatParameters):
         head = self._heads[0]
         return self._policy.head.distribution(torch.from_numpy(y @ head.weight.T + head.bias), mask), carry
 
-    @torch.no_grad()
-    def evaluate(self, inputs: Inputs, carry: Carry, is_first: Tensor | None, actions: Tensor) -> Evaluation:
+    def native(self, rollout: Any) -> Any:
+        """Return a tree of tensors in the form that `evaluate` takes: arrays over the same memory."""
+        return tree_map(lambda leaf: leaf.numpy(), rollout)
+
+    def evaluate(self, inputs: Any, carry: Carry, is_first: Any, actions: npt.NDArray[Any]) -> Evaluation:
         """Evaluate actions and remember what `set_gradient` needs."""
         x, mask = inputs
-        y = np.broadcast_to(x.numpy(), (2, *x.shape))
+        y = np.broadcast_to(x, (2, *x.shape))
         self._tape = [y]
         for layer in self._layers:
             y = np.matmul(y, layer.weight.swapaxes(1, 2))
             y += layer.bias
             self._tape.append(y := self._activation.forward(y))
         outputs, values = (y[i] @ head.weight.T + head.bias for i, head in enumerate(self._heads))
-        pi = self._policy.head.distribution(torch.from_numpy(outputs), mask)
-        log_prob, entropy = pi.log_prob(actions), pi.entropy().mean()
-        return Evaluation(pi, actions, log_prob, entropy, torch.from_numpy(values[:, 0]))
+        self._pi, self._actions = array_distribution(self._policy.head, outputs, mask), actions
+        return Evaluation(self._pi.log_prob(actions), self._pi.entropy(), values[:, 0])
 
-    @torch.no_grad()
     def set_gradient(
-        self, now: Evaluation, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None
-    ) -> Tensor:
-        """Set the gradient, given those by log_prob, mean entropy and values; return its norm before clipping."""
-        assert isinstance(now.pi, DifferentiableDistribution)
-        by_output, *others = now.pi.gradients(now.actions, log_prob_grad, entropy_grad / len(log_prob_grad))
-        for other in others:
-            self._log_std_grad[:] = other.numpy()
-        self._backward(by_output.numpy(), value_grad.numpy()[:, None])
+        self, log_prob_grad: Array, entropy_grad: float, value_grad: Array, max_norm: float | None
+    ) -> np.floating[Any]:
+        """Set the gradient, given those by what `evaluate` returned; return its norm before clipping."""
+        by_output, by_log_std = self._pi.gradients(self._actions, log_prob_grad, entropy_grad / len(log_prob_grad))
+        if by_log_std is not None:
+            self._log_std_grad[:] = by_log_std
+        self._backward(by_output, value_grad[:, None])
         norm = np.sqrt(self._grads @ self._grads)
         if max_norm is not None and norm > max_norm:
             self._grads *= max_norm / norm
-        return torch.as_tensor(norm)
+        return norm
 
     def _backward(self, *output_grads: Array) -> None:
         """Write the chain rule from the two outputs down to the first layer into the flat gradient."""

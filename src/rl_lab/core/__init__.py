@@ -23,7 +23,7 @@ from rl_lab.core.seeding import (
     set_global_rng_state,
 )
 from rl_lab.core.spaces import ACTION_MASK, Box, Discrete, EnvSpec, MultiDiscrete, Space, flat_dim
-from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_split, tree_stack, tree_where
+from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
 from rl_lab.core.workflow import (
     Actions,
     Carry,
@@ -89,7 +89,6 @@ __all__ = [
     "tree_cat",
     "tree_leaves",
     "tree_map",
-    "tree_split",
     "tree_stack",
     "tree_where",
     "unknown_name",

@@ -30,18 +30,6 @@ def tree_cat(trees: Sequence[Tree], dim: int = 0) -> Tree:
     return trees[0] if len(trees) == 1 else tree_map(lambda *leaves: torch.cat(leaves, dim), *trees)
 
 
-def tree_split(tree: Tree, size: int, dim: int = 0) -> list[Tree]:
-    """Cut every tensor of a tree into pieces of `size` along a dimension; return a tree per piece."""
-    if isinstance(tree, Mapping):
-        parts = {key: tree_split(value, size, dim) for key, value in tree.items() if value is not None}
-        return [dict(zip(parts, pieces, strict=True)) for pieces in zip(*parts.values(), strict=True)]
-    if isinstance(tree, tuple | list):
-        cuts = [None if part is None else tree_split(part, size, dim) for part in tree]
-        count = max(len(cut) for cut in cuts if cut is not None)
-        return [type(tree)(None if cut is None else cut[index] for cut in cuts) for index in range(count)]
-    return list(tree.split(size, dim))
-
-
 def tree_where(mask: Tensor, chosen: Tree, otherwise: Tree) -> Tree:
     """Pick rows of `chosen` where `mask` [N] is True, else of `otherwise`."""
     return tree_map(lambda a, b: torch.where(mask.view(-1, *[1] * (a.ndim - 1)), a, b), chosen, otherwise)

@@ -39,14 +39,6 @@ class Distribution(ABC):
         """Return the entropy in nats, without the action dimension."""
 
 
-class DifferentiableDistribution(Distribution):
-    """One whose gradients are written out, for those who do without autograd. Parameters are [B, ...]."""
-
-    @abstractmethod
-    def gradients(self, actions: Tensor, log_prob_grad: Tensor, entropy_grad: float) -> list[Tensor]:
-        """Return the gradients by its parameters, given those by `log_prob(actions)` [B] and by each entropy."""
-
-
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Return logits under which the actions that `mask` forbids (False) have probability 0."""
     return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
@@ -57,7 +49,7 @@ def gumbel_perturbed(logits: Tensor) -> Tensor:
     return logits - torch.empty_like(logits).exponential_().clamp_min_(MIN_NOISE).log_()
 
 
-class Categorical(DifferentiableDistribution):
+class Categorical(Distribution):
     """One of n choices, from unnormalised `logits` [..., n]."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -79,14 +71,6 @@ class Categorical(DifferentiableDistribution):
         """Return `-sum p log p`."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
-    def gradients(self, actions: Tensor, log_prob_grad: Tensor, entropy_grad: float) -> list[Tensor]:
-        """Return `g (onehot - p) - c p (log p + H)`, the gradient by the logits."""
-        p, g = self.log_probs.exp(), log_prob_grad.unsqueeze(-1)
-        gradient = (p * -g).scatter_add_(-1, actions.unsqueeze(-1), g)
-        if entropy_grad:
-            gradient.addcmul_(p, self.log_probs + self.entropy().unsqueeze(-1), value=-entropy_grad)
-        return [gradient]
-
     @property
     def log_probs(self) -> Tensor:
         """Return the normalised logits, computed once and only when asked for."""
@@ -95,7 +79,7 @@ class Categorical(DifferentiableDistribution):
         return self._log_probs
 
 
-class MultiCategorical(DifferentiableDistribution):
+class MultiCategorical(Distribution):
     """Independent choices; `logits` [..., sum(nvec)] holds their logits one after the other."""
 
     def __init__(self, logits: Tensor, nvec: Sequence[int]) -> None:
@@ -119,12 +103,6 @@ class MultiCategorical(DifferentiableDistribution):
         log_probs = torch.cat(self.log_probs, -1)
         return -(log_probs.exp() * log_probs).sum(-1)
 
-    def gradients(self, actions: Tensor, log_prob_grad: Tensor, entropy_grad: float) -> list[Tensor]:
-        """Return the gradient by the logits, choice by choice."""
-        choices = zip(self.logits.split(self.nvec, -1), actions.unbind(-1), strict=True)
-        parts = [Categorical(part).gradients(action, log_prob_grad, entropy_grad)[0] for part, action in choices]
-        return [torch.cat(parts, -1)]
-
     @property
     def log_probs(self) -> list[Tensor]:
         """Return the normalised logits of each choice, computed once and only when asked for."""
@@ -136,12 +114,11 @@ class MultiCategorical(DifferentiableDistribution):
         return torch.stack([part.argmax(-1) for part in logits.split(self.nvec, -1)], -1)
 
 
-class DiagonalGaussian(DifferentiableDistribution):
+class DiagonalGaussian(Distribution):
     """Independent normals with `mean` [..., A] and `log_std`, either [A] or like the mean."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean, self.log_std = mean, log_std
-        self._actions: Tensor | None = None  # for which _z holds
 
     def sample(self) -> Tensor:
         """Draw by reparameterisation."""
@@ -153,26 +130,13 @@ class DiagonalGaussian(DifferentiableDistribution):
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log-density."""
-        z, _ = self._standardised(actions)
-        return z.square().sum(-1).mul(-0.5) - (self.log_std.sum(-1) + HALF_LOG_TAU * actions.shape[-1])
+        z = (actions - self.mean) * (-self.log_std).exp()
+        return -0.5 * z.square().sum(-1) - (self.log_std.sum(-1) + HALF_LOG_TAU * actions.shape[-1])
 
     def entropy(self) -> Tensor:
         """Return the differential entropy; it does not depend on the mean."""
         entropy = self.log_std.sum(-1) + (HALF_LOG_TAU + 0.5) * self.mean.shape[-1]
         return entropy.expand(self.mean.shape[:-1])
-
-    def gradients(self, actions: Tensor, log_prob_grad: Tensor, entropy_grad: float) -> list[Tensor]:
-        """Return `g z / std` by the mean and `sum g (z^2 - 1) + c` by a log-std that all rows share."""
-        z, precision = self._standardised(actions)
-        by_log_std = log_prob_grad @ z.square() - (log_prob_grad.sum() - entropy_grad * len(z))
-        return [z * precision * log_prob_grad.unsqueeze(-1), by_log_std]
-
-    def _standardised(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (z, 1 / std), computed once for the same actions."""
-        if self._actions is not actions:
-            precision = (-self.log_std).exp()
-            self._actions, self._z = actions, ((actions - self.mean) * precision, precision)
-        return self._z
 
 
 class SquashedGaussian(DiagonalGaussian):

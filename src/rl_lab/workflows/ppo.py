@@ -7,6 +7,7 @@ A memory component makes the policy recurrent: minibatches then consist of seque
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -31,7 +32,6 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
     tree_map,
-    tree_split,
     unknown_name,
 )
 from rl_lab.ops.losses import (
@@ -162,7 +162,7 @@ class PPO(Workflow):
         if self.learning_rate_schedule == "linear":
             self.optimizer.param_groups[0]["lr"] = linear_decay(self.initial_lr, phase.progress)
         rollout, fit = self._evaluate(batch)
-        scalars: list[Tensor] = []
+        scalars: list[Any] = []
         log_ratios: list[Tensor] = []
         keeps: list[Tensor] = []
         keep = torch.ones((), dtype=torch.bool, device=fit.device)
@@ -215,7 +215,7 @@ class PPO(Workflow):
         if self.is_recurrent:
             rollout |= {"is_first": rows["is_first"], "carry": rows["carry"]}
             rollout = self._sequences(rollout, *shape)
-        return rollout, explained_variance(values, targets)
+        return self.networks.native(rollout), explained_variance(values, targets)
 
     def _sequences(self, rows: dict[str, Any], steps: int, num_envs: int) -> dict[str, Any]:
         """Cut rows [T N, ...] into sequences [L, T N / L, ...]; of the carries only the first of each is kept."""
@@ -230,29 +230,31 @@ class PPO(Workflow):
         cuts["carry"] = tree_map(lambda x: x[:1], cuts["carry"])
         return cuts
 
-    def _minibatches(self, rollout: dict[str, Any]) -> list[dict[str, Any]]:
-        """Shuffle the rows (or sequences) once and cut them."""
-        dim = 1 if self.is_recurrent else 0
-        num_rows = rollout["values"].shape[dim]
-        order = torch.randperm(num_rows, device=rollout["values"].device)
-        shuffled = tree_map(lambda x: x.index_select(dim, order), rollout)
-        minibatches = tree_split(shuffled, -(-num_rows // self.num_minibatches), dim)
-        if self.normalize_advantages == "minibatch":
-            for minibatch in minibatches:
+    def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Shuffle the rows (or sequences) once and yield slices of them."""
+        rows = (slice(None),) if self.is_recurrent else ()  # sequences lie along the second dimension
+        num_rows = rollout["values"].shape[len(rows)]
+        order = self.networks.native(torch.randperm(num_rows, device=self.networks.tensor.device))
+        shuffled = tree_map(lambda x: x[(*rows, order)], rollout)
+        size = -(-num_rows // self.num_minibatches)
+        for start in range(0, num_rows, size):
+            part = (*rows, slice(start, start + size))
+            minibatch = tree_map(lambda x, part=part: x[part], shuffled)
+            if self.normalize_advantages == "minibatch":
                 minibatch["advantages"] = normalized(minibatch["advantages"])
-        return minibatches
+            yield minibatch
 
-    def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
+    def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Any], Tensor]:
         """Set the gradient of the objective (to be minimised); return its terms, and log(new / old) probability."""
         carry = tree_map(lambda x: x.squeeze(0), minibatch.get("carry"))
         now = self.networks.evaluate(minibatch["inputs"], carry, minibatch.get("is_first"), minibatch["latents"])
-        log_ratio, values = now.log_prob.detach() - minibatch["log_probs"], now.values.detach()
+        log_ratio = now.log_prob - minibatch["log_probs"]
         policy_loss, by_log_prob = clipped_policy_loss(log_ratio, minibatch["advantages"], self.clip_range)
-        critic_loss, by_value = value_loss(values, minibatch["targets"], minibatch["values"], self.value_clip_range)
+        critic_loss, by_value = value_loss(now.values, minibatch["targets"], minibatch["values"], self.value_clip_range)
         norm = self.networks.set_gradient(
-            now, by_log_prob, -self.entropy_coef, by_value.mul_(self.value_coef), self.max_grad_norm
+            by_log_prob, -self.entropy_coef, self.value_coef * by_value, self.max_grad_norm
         )
-        return [policy_loss, critic_loss, now.entropy.detach(), norm], log_ratio
+        return [policy_loss, critic_loss, now.entropy, norm], torch.as_tensor(log_ratio)
 
     def _follow_kl(self, log_ratio: Tensor, keep: Tensor) -> Tensor:
         """Adapt the learning rate, and return whether the update still goes on; both without waiting for the device."""
@@ -262,10 +264,11 @@ class PPO(Workflow):
             group["lr"] = kl_adaptive_rate(group["lr"], kl, desired_kl=self.desired_kl, lowest=low, highest=high)
         return keep if self.target_kl is None else keep & (approximate_kl(log_ratio) <= self.target_kl)
 
-    def _metrics(self, scalars: list[Tensor], log_ratios: list[Tensor], keeps: list[Tensor]) -> dict[str, Any]:
+    def _metrics(self, scalars: list[Any], log_ratios: list[Tensor], keeps: list[Tensor]) -> dict[str, Any]:
         """Return the mean losses of the gradient steps that were taken, and how far the policy moved."""
         taken = torch.stack(keeps).float()
-        means = (torch.stack(scalars).view(len(keeps), -1) * taken.unsqueeze(-1)).sum(0) / taken.sum().clamp_min(1.0)
+        terms = torch.stack([torch.as_tensor(scalar) for scalar in scalars])
+        means = (terms.view(len(keeps), -1) * taken.unsqueeze(-1)).sum(0) / taken.sum().clamp_min(1.0)
         log_ratio = torch.cat([part.flatten() for part in log_ratios])
         return dict(zip(SCALARS, means, strict=True)) | {
             "approx_kl": approximate_kl(log_ratio),
