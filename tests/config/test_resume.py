@@ -6,12 +6,12 @@ from rl_lab.config.record import record_start
 from rl_lab.config.resume import (
     Start,
     check_start,
+    config_files,
     find_start,
     has_checkpoints,
     read_config,
     recompose,
     restore,
-    write_config,
 )
 from rl_lab.core import CheckpointError, ConfigError, RunDirectoryError
 from rl_lab.tracking.fingerprint import fingerprint
@@ -121,7 +121,8 @@ def test_without_the_composed_file_the_resolved_one_counts(train, composed, targ
     (run.path / "composed.yaml").unlink()
     config = recompose(run, ["training.total_timesteps=512"])
     assert resolve(config)["training"]["phases"][0]["duration_steps"] == 256
-    write_config(run, assemble(config, targets))
+    for name, text in config_files(assemble(config, targets)).items():
+        run.write_text(name, text)
     assert (run.path / "composed.yaml").is_file()
 
 
@@ -131,7 +132,7 @@ def test_foreign_directories_and_files(train, tmp_path):
     run = train("run")
     assert has_checkpoints(run)
     for text in ("- a list", "{a: [", "schema_version: 99"):
-        run.write_config(text)
+        run.write_text("config.yaml", text)
         with pytest.raises((RunDirectoryError, ConfigError)) as error:
             read_config(run)
         assert "\n" not in str(error.value)

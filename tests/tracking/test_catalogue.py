@@ -23,7 +23,7 @@ def root(tmp_path):
     tracker.close()
     CheckpointStore(run.checkpoints).save({}, counters={"env_steps": 50}, phase="p", score=3.0)
     run.set_status("done")
-    run.write_config("a: 1\n")
+    run.write_text("config.yaml", "a: 1\n")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")

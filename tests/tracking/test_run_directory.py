@@ -25,7 +25,7 @@ def test_create(tmp_path):
 
 
 def test_small_files(run):
-    run.write_config("a: 1\n")
+    run.write_text("config.yaml", "a: 1\n")
     run.write_manifest({"device": "cpu"})
     run.write_manifest({"device": "cuda"})
     assert run.read_config() == "a: 1\n"
@@ -129,3 +129,19 @@ def test_the_owner_removes_leftovers(run):
     with run.lock():
         assert not (run.path / ".tmp-status-dead").exists()
         assert os.listdir(run.checkpoints) == []
+
+
+def test_a_directory_whose_making_was_interrupted_is_no_run_and_can_be_made_again(tmp_path, monkeypatch):
+    target, files = tmp_path / "run", {"config.yaml": "a: 1\n"}
+
+    def die(self, fields):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "write_manifest", die)
+        with pytest.raises(KeyboardInterrupt):
+            RunDirectory.create(tmp_path, "x", 1, target, files)
+    with pytest.raises(RunDirectoryError, match="is not a run directory"):
+        RunDirectory.open(target)
+    run = RunDirectory.create(tmp_path, "x", 1, target, files)
+    assert run.read_config() == "a: 1\n"

@@ -8,7 +8,11 @@ from rl_lab.core import Batch, Buffer, State, Trajectory, tree_cat, tree_map
 
 
 class RolloutBuffer(Buffer):
-    """Keeps chunks in the order they came; `sample` joins them in time and empties the buffer."""
+    """Keeps chunks in the order they came; `sample` joins them in time and empties the buffer.
+
+    Args:
+        device: Where restored chunks go; the lab gives it.
+    """
 
     def __init__(self, *, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)

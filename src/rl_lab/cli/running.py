@@ -16,7 +16,7 @@ from rich.table import Table
 
 from rl_lab.config.build import Parts, assemble, build
 from rl_lab.config.record import record_start
-from rl_lab.config.resume import Start, check_start, find_start, has_checkpoints, restore
+from rl_lab.config.resume import Start, check_start, config_files, find_start, has_checkpoints, restore
 from rl_lab.config.targets import Targets
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.signals import Interrupted
@@ -40,7 +40,10 @@ def new_job(composed: DictConfig, targets: Targets, run_dir: str | Path | None, 
         start = find_start(training["resume_path"], training["resume_mode"])
     if start is not None:
         start = check_start(start, parts)
-    return Job(parts, RunDirectory.create(experiment["root"], experiment["name"], experiment["seed"], run_dir), start)
+    run = RunDirectory.create(
+        experiment["root"], experiment["name"], experiment["seed"], run_dir, files=config_files(parts)
+    )
+    return Job(parts, run, start)
 
 
 def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, checkpoint: Path | None = None) -> Job:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rl_lab.config.allow_list import ALLOWED, AllowList
 from rl_lab.config.build import Parts
 from rl_lab.config.freeze import config_hash
-from rl_lab.config.resume import Start, write_config
+from rl_lab.config.resume import Start, config_files
 from rl_lab.core.errors import RunDirectoryError
 from rl_lab.tracking.code_snapshot import write_code_snapshot
 from rl_lab.tracking.manifest import build_manifest
@@ -20,7 +20,8 @@ def record_start(run: RunDirectory, parts: Parts, start: Start | None) -> None:
     continues = start is not None and start.source.path == run.path
     if continues and start is not None and not start.changes:
         return
-    write_config(run, parts)
+    for name, text in config_files(parts).items():
+        run.write_text(name, text)
     fields: dict[str, object] = {"config_hash": config_hash(parts.config)}
     if not continues:
         fields = _manifest(run, parts, start) | fields

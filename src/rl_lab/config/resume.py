@@ -22,7 +22,6 @@ from rl_lab.config.resolvers import register_resolvers
 from rl_lab.config.schema import ResumeMode
 from rl_lab.core.errors import CheckpointError, ConfigError, RunDirectoryError
 from rl_lab.orchestration.orchestrator import Orchestrator
-from rl_lab.tracking.atomic import replace_file
 from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
 from rl_lab.tracking.run_directory import RunDirectory
 
@@ -44,10 +43,12 @@ class Start:
     changes: list[Change] = field(default_factory=list)
 
 
-def write_config(run: RunDirectory, parts: Parts) -> None:
-    """Write the resolved config and, beside it, the one with its interpolations."""
-    run.write_config(yaml.safe_dump(thaw(parts.config), sort_keys=False))
-    replace_file(run.path / COMPOSED, OmegaConf.to_yaml(parts.composed))
+def config_files(parts: Parts) -> dict[str, str]:
+    """Return the resolved config and, beside it, the one with its interpolations, by file name."""
+    return {
+        "config.yaml": yaml.safe_dump(thaw(parts.config), sort_keys=False),
+        COMPOSED: OmegaConf.to_yaml(parts.composed),
+    }
 
 
 def read_config(run: RunDirectory) -> dict[str, Any]:

@@ -5,14 +5,15 @@ The free-form blocks (environment, workflow, components, ...) are declared by th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from rl_lab.core.ranges import Count
 
 SCHEMA_VERSION = 1
 ROOT_DEFAULT = "${oc.env:LAB_EXPERIMENTS,experiments}"
 
-Count = Annotated[int, Field(ge=1)]
 Node = dict[str, Any]  # a block whose keys are constructor arguments
 ResumeMode = Literal["exact", "warm_start", "warm_start_optimizer"]
 

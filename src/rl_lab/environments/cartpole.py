@@ -22,7 +22,13 @@ POLE_MOMENT = POLE_MASS * HALF_LENGTH
 
 
 class CartPole(TensorEnv):
-    """Balance a pole on a cart: state [x, dx, angle, dangle], two actions (push left, push right), reward 1 a step."""
+    """Balance a pole on a cart: state [x, dx, angle, dangle], two actions (push left, push right), reward 1 a step.
+
+    Args:
+        num_envs: Copies that step together.
+        max_episode_steps: Env steps after which an episode is cut.
+        device: Where the tensors live; the lab gives it.
+    """
 
     def __init__(self, num_envs: int, *, max_episode_steps: int = 500, device: torch.device | str = "cpu") -> None:
         spec = EnvSpec("tensor/CartPole", Box((4,)), Discrete(2), max_episode_steps)

@@ -15,6 +15,13 @@ class Counting(TensorEnv):
     """Observes [env index, episode number, step in the episode, last action or -1]; the reward is the step it led to.
 
     Episode e of copy i lasts `episode_length(i, e)` steps; it terminates where i + e is even, else it is truncated.
+
+    Args:
+        num_envs: Copies that step together.
+        min_length: Env steps of the shortest episode.
+        max_length: Env steps of the longest episode.
+        num_actions: Choices, none of which matters.
+        device: Where the tensors live; the lab gives it.
     """
 
     def __init__(

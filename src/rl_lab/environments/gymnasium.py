@@ -52,8 +52,18 @@ class GymnasiumEnv(VectorEnv):
     """`num_envs` copies of a registered id or `module:Id`.
 
     `final_observations` of a step is the same object as `observations` when no episode ended: tensors are never written
-    again. `exact_resume` None: gymnasium's own environments are exact, others are tried by replaying a short episode in
-    a second copy; declare False for what cannot be repeated (a real robot, a human).
+    again.
+
+    Args:
+        name: A registered id such as CartPole-v1, or `module:Id`.
+        num_envs: Copies that step together.
+        device: Where the tensors live; the lab gives it.
+        backend: sync (in this process, the fastest for cheap environments) or process (in workers, by shared memory).
+        env_kwargs: Further arguments of `gymnasium.make`.
+        wrappers: Called one after another with each copy.
+        num_workers: Worker processes of the backend process; null: one per CPU, at most one per copy.
+        exact_resume: Whether a running episode can be replayed exactly; null: gymnasium's own are, others are tried;
+            false for what cannot be repeated (a real robot, a human).
     """
 
     def __init__(

@@ -22,8 +22,14 @@ class Identity(TensorEnv):
 
     discrete: a one-hot of `sizes[0]` choices. multi_discrete: one one-hot per entry of `sizes`, the reward is the share
     that matches. continuous: `len(sizes)` numbers in [-1, 1], the reward is 1 minus the mean squared distance.
-    `masked` forbids a random half of the wrong choices through `action_mask`; a forbidden choice earns -1 and is
-    counted in `forbidden`.
+
+    Args:
+        num_envs: Copies that step together.
+        kind: Of the action: discrete, multi_discrete or continuous.
+        sizes: Choices per action; for continuous actions only their number counts.
+        masked: Forbid a random half of the wrong choices by `action_mask`; one earns -1 and is counted in `forbidden`.
+        max_episode_steps: Env steps after which an episode is cut.
+        device: Where the tensors live; the lab gives it.
     """
 
     def __init__(

@@ -14,6 +14,12 @@ class Memory(TensorEnv):
     """Sees a one-hot cue at the first step, blanks after it, and a question flag at the last of `length` steps.
 
     The action at the question earns 1 when it names the cue, else 0; without memory the best mean is 1 / num_cues.
+
+    Args:
+        num_envs: Copies that step together.
+        num_cues: Different cues, and as many actions.
+        length: Env steps of an episode.
+        device: Where the tensors live; the lab gives it.
     """
 
     def __init__(

@@ -20,6 +20,11 @@ class Pendulum(TensorEnv):
     """Swing a pendulum up and hold it: sees [cos, sin, speed], acts by a torque in [-2, 2], pays for angle and effort.
 
     The angle is kept within [-pi, pi), so that float32 stays exact over long episodes.
+
+    Args:
+        num_envs: Copies that step together.
+        max_episode_steps: Env steps after which an episode is cut.
+        device: Where the tensors live; the lab gives it.
     """
 
     def __init__(self, num_envs: int, *, max_episode_steps: int = 200, device: torch.device | str = "cpu") -> None:

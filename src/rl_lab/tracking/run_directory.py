@@ -42,8 +42,18 @@ class RunDirectory:
         self._last_beat = -_HEARTBEAT_S
 
     @classmethod
-    def create(cls, root: Path | str, name: str, seed: int, exact_path: Path | str | None = None) -> RunDirectory:
-        """Make `root/<name>_<time>_s<seed>_<id>`, or exactly `exact_path`, which must be new or empty."""
+    def create(
+        cls,
+        root: Path | str,
+        name: str,
+        seed: int,
+        exact_path: Path | str | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> RunDirectory:
+        """Make `root/<name>_<time>_s<seed>_<id>`, or exactly `exact_path`, which must be new or hold no run.
+
+        The manifest makes it a run and is written last, after `files`: one that dies in between is no run.
+        """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"experiment.name {name!r} must be 1 to 100 letters, digits or any of _ - . = + @ ,")
         run_id, created = secrets.token_hex(3), time.time()
@@ -51,7 +61,9 @@ class RunDirectory:
         path = Path(exact_path) if exact_path is not None else Path(root) / f"{name}_{stamp}_s{seed}_{run_id}"
         run = cls(path.absolute(), run_id)
         try:
-            run._make_directories()
+            run._make_directories(files or {})
+            for file, text in (files or {}).items():
+                run.write_text(file, text)
             run.write_manifest({"id": run_id, "name": name, "seed": seed, "created": created})
         except OSError as error:
             hint = "choose a writable experiment.root, LAB_EXPERIMENTS or --run-dir"
@@ -83,9 +95,9 @@ class RunDirectory:
         """Return whether a living process owns the directory."""
         return is_locked(self.lock_file)
 
-    def write_config(self, text: str) -> None:
-        """Write the resolved config, YAML text."""
-        self._write(self.config_file, text)
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file of the run, such as config.yaml."""
+        self._write(self.path / name, text)
 
     def read_config(self) -> str:
         """Return the resolved config, YAML text."""
@@ -134,12 +146,14 @@ class RunDirectory:
             with suppress(OSError):
                 replace_file(self.heartbeat_file, json.dumps({"time": time.time(), **fields}) + "\n", durable=False)
 
-    def _make_directories(self) -> None:
+    def _make_directories(self, files: Mapping[str, str]) -> None:
         if self.manifest_file.exists():
             raise RunDirectoryError(f"{self.path} already holds a run; continue it with `lab resume {self.path}`")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        ours = (self.checkpoints, self.media, self.tb, self.code)
+        unfinished = {*(directory.name for directory in ours), *files}  # of one that died while it was made
+        if self.path.is_dir() and any(entry.name not in unfinished for entry in self.path.iterdir()):
             raise RunDirectoryError(f"{self.path} is not empty and not a run directory; give a new or an empty one")
-        for directory in (self.checkpoints, self.media, self.tb, self.code):
+        for directory in ours:
             directory.mkdir(parents=True, exist_ok=True)
 
     def _write(self, path: Path, text: str) -> None:

@@ -34,6 +34,7 @@ from rl_lab.core import (
     tree_map,
     unknown_name,
 )
+from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
 from rl_lab.ops.losses import (
     approximate_kl,
     clip_fraction,
@@ -79,26 +80,26 @@ class PPO(Workflow):
     def __init__(
         self,
         *,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        num_epochs: int = 4,
-        num_minibatches: int = 4,
-        clip_range: float = 0.2,
-        value_clip_range: float | None = None,
-        value_coef: float = 0.5,
-        entropy_coef: float = 0.0,
-        max_grad_norm: float | None = 0.5,
+        gamma: UnitInterval = 0.99,
+        gae_lambda: UnitInterval = 0.95,
+        num_epochs: Count = 4,
+        num_minibatches: Count = 4,
+        clip_range: Positive = 0.2,
+        value_clip_range: Positive | None = None,
+        value_coef: NonNegative = 0.5,
+        entropy_coef: NonNegative = 0.0,
+        max_grad_norm: Positive | None = 0.5,
         normalize_advantages: AdvantageScope = "minibatch",
         learning_rate_schedule: RateSchedule = "constant",
-        desired_kl: float = 0.01,
-        learning_rate_range: tuple[float, float] = (1e-5, 1e-2),
-        target_kl: float | None = None,
+        desired_kl: Positive = 0.01,
+        learning_rate_range: tuple[Positive, Positive] = (1e-5, 1e-2),
+        target_kl: Positive | None = None,
         normalize_observations: bool = False,
         normalize_rewards: bool = False,
         initial_log_std: float = 0.0,
         state_dependent_std: bool = False,
         squash_actions: bool = False,
-        sequence_length: int = 16,
+        sequence_length: Count = 16,
     ) -> None:
         super().__init__()
         check_choice("normalize_advantages", normalize_advantages, get_args(AdvantageScope))
