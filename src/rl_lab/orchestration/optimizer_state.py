@@ -15,5 +15,9 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what `optimizer_state` returned."""
+    """Restore what `optimizer_state` returned; torch moves the state to the parameters' device but not the options."""
     optimizer.load_state_dict({**state, "state": {int(index): value for index, value in state["state"].items()}})
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):  # a learning rate that is adapted on the device
+                group[key] = value.to(group["params"][0].device)
