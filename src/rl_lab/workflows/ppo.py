@@ -48,6 +48,7 @@ from rl_lab.ops.schedules import kl_adaptive_rate, linear_decay
 
 AdvantageScope = Literal["minibatch", "batch", "none"]
 RateSchedule = Literal["constant", "linear", "kl_adaptive"]
+FEW_ENVS = 256  # up to here minibatches are small enough for NumPy to win over torch
 SCALARS = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
@@ -132,7 +133,7 @@ class PPO(Workflow):
         self.reward_scaler = (
             RewardScaler(context.num_envs, self.gamma).to(context.device) if self.normalize_rewards else None
         )
-        is_plain = PairedActorCritic.fits(self.policy)
+        is_plain = context.num_envs <= FEW_ENVS and PairedActorCritic.fits(self.policy)
         self.networks = PairedActorCritic(self.policy) if is_plain else FlatActorCritic(self.policy)
         adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
         self.optimizer = context.optimizers.build("policy", [self.networks.tensor], default=adam)
