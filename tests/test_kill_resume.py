@@ -12,7 +12,7 @@ import pytest
 LAB = multiprocessing.get_context("forkserver")  # a process that has imported everything forks the runs
 LAB.set_forkserver_preload(["tests.lab_process"])
 SMALL = [
-    "training.total_timesteps=6_000",
+    "training.total_timesteps=10_000",
     "training.checkpoint_frequency=500",
     "training.num_eval_episodes=3",
     "logging.every_steps=700",
@@ -82,7 +82,7 @@ def test_killed_runs_end_in_the_same_bits(experiment, kills, tmp_path):
         process = start(["resume", str(killed)], elsewhere)
     process.join(120)
     assert process.exitcode == 0, (elsewhere / "output.txt").read_text()
-    assert died >= min(kills, 8), "too few kills to mean anything"
+    assert died >= 0.8 * kills, "too few kills to mean anything"
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert json.loads((killed / "metrics.json").read_text()) == json.loads((whole / "metrics.json").read_text())

@@ -27,6 +27,7 @@ def test_json_is_one_object_or_a_list(train):
     one = json.loads(train("--json", "--run-dir", "one").stdout)
     assert (one["status"], one["run"]) == ("done", str(Path("one").absolute()))
     assert one["position"]["step"] == 256
+    assert yaml.safe_load(Path("one", "config.yaml").read_text())["logging"]["terminal"]  # for a later resume
     many = json.loads(train("--json", "--seed", "1,2").stdout)
     assert [yaml.safe_load(Path(each["run"], "config.yaml").read_text())["experiment"]["seed"] for each in many] == [
         1,
@@ -117,7 +118,7 @@ FAULTY = "environment._target_=tiny_plugin.FaultyEnv"
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("raise", "error: RuntimeError: the motor is on fire (--debug shows where)"),
+        ("raise", "error: environment 'tensor/CartPole' raised RuntimeError: the motor is on fire"),
         ("poison", "error: environment 'tensor/CartPole' returned NaN or infinity in rewards: copy 0"),
     ],
 )

@@ -88,6 +88,8 @@ def test_misspelt_names_get_the_nearest_choice():
         {"reward": "os:system"},
         {"reward": ["os.path:join"]},
         {"name": "os:Env-v0"},
+        {"name": "this:namespace/Env-v0"},
+        {"name": "os.path:Env-v0@x y"},
         {"_target_": {"nested": 1}},
     ],
 )

@@ -79,7 +79,7 @@ def test_devices(monkeypatch):
 def test_sinks_as_asked_for(composed, targets, run):
     def names(*overrides):
         config = assemble(composed(*overrides), targets).config
-        return [type(sink).__name__ for sink in open_sinks(config, run)]
+        return [type(sink).__name__ for sink in open_sinks(config, run, quiet=False)]
 
     assert names() == []
     everything = ("logging.terminal=true", "logging.tensorboard=true", "logging.csv=true")

@@ -37,3 +37,8 @@ def test_keys_may_be_added_and_groups_stay():
     given = ["a.b=1", "+c=2", "budget=tiny", "+experiment=x", "~d", "++e=3", "budget.caps={}"]
     expected = ["++a.b=1", "++c=2", "budget=tiny", "+experiment=x", "~d", "++e=3", "++budget.caps={}"]
     assert addable(given, ["budget", "experiment"]) == expected
+
+
+def test_seeds_are_given_one_way():
+    with pytest.raises(UsageError, match=r"--seed 3,4 and experiment.seed are both given"):
+        expand_seeds(["experiment.seed=1,2"], "3,4")

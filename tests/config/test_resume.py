@@ -9,6 +9,7 @@ from rl_lab.config.resume import (
     config_files,
     find_start,
     has_checkpoints,
+    load_start,
     read_config,
     recompose,
     restore,
@@ -28,7 +29,7 @@ def train(composed, targets, tmp_path):
         record_start(run, parts, start)
         orchestrator = build(parts, run)
         if start:
-            restore(orchestrator, run, start)
+            restore(orchestrator, run, start, load_start(start))
         orchestrator.run()
         return run
 
@@ -66,12 +67,14 @@ def test_a_warm_start_takes_weights_and_begins_anew(train, composed, targets, tm
     run = RunDirectory.create(tmp_path, "warm", 9)
     orchestrator = build(parts, run)
     before = orchestrator.workflow.actor.weight.clone()
-    loaded = restore(orchestrator, run, check_start(Start(source, "warm_start"), parts))
+    start = check_start(Start(source, "warm_start"), parts)
+    loaded = load_start(start)
+    restore(orchestrator, run, start, loaded)
     assert not before.equal(orchestrator.workflow.actor.weight)
     assert orchestrator.workflow.actor.weight.equal(loaded.state["workflow"]["actor.weight"])
     assert orchestrator.counters.env_steps == 0
     assert not orchestrator.context.optimizers["policy"].state
-    restore(orchestrator, run, Start(source, "warm_start_optimizer"))
+    restore(orchestrator, run, Start(source, "warm_start_optimizer"), loaded)
     assert orchestrator.context.optimizers["policy"].state
 
 
@@ -96,7 +99,8 @@ def test_a_damaged_checkpoint_is_named(train, targets):
     newest = sorted(run.checkpoints.glob("0*"))[-1]
     (newest / "tensors.safetensors").write_bytes(b"")
     orchestrator = build(assemble(recompose(run), targets), run)
-    loaded = restore(orchestrator, run, Start(run, "exact"))
+    loaded = load_start(Start(run, "exact"))
+    restore(orchestrator, run, Start(run, "exact"), loaded)
     assert loaded.path != newest
     orchestrator.run()
     assert f"skipped a damaged checkpoint: {newest.name}" in run.events_file.read_text()

@@ -41,7 +41,7 @@ def test_values_have_the_declared_types(validated):
         ("workflow._target_=torch.nn.Linear", "workflow._target_: 'torch.nn.Linear' is not a subclass of Workflow"),
         ("workflow.gamma=0.5", "algorithm.gamma: also given as workflow.gamma"),
         ("algorithm.gama=0.5", "algorithm: unknown argument of TinyWorkflow 'gama'; did you mean 'gamma'?"),
-        ("algorithm.score=os:system", "algorithm.score: 'os.system' is not allowed"),
+        ("algorithm.score=os:system", "algorithm.score: module 'os' is not allowed"),
         ("components.actor.bia=1", "components.actor: unknown argument of Linear 'bia'; did you mean 'bias'?"),
         ("components.other.x=1", "components.other: missing _target_"),
         ("components.actor._args_=[1]", "components.actor._args_: unknown key '_args_'"),

@@ -110,3 +110,29 @@ def test_nan_from_an_environment_is_named():
         EnvironmentFault, match=r"'tensor/Counting' returned NaN or infinity in final_observations: copy 0"
     ):
         collect(collector, Counter(), 5)
+
+
+def test_an_environment_that_raises_or_returns_another_shape_is_named():
+    class Raising(Counting):
+        def step(self, actions):
+            raise RuntimeError("the motor\nis on fire")
+
+    with pytest.raises(EnvironmentFault, match="'tensor/Counting' raised RuntimeError: the motor is on fire"):
+        collect(Collector(Raising(NUM_ENVS), 0, no_timer), Counter(), 1)
+
+    class Wide(Counting):
+        def _observe(self, state):
+            return super()._observe(state).repeat(1, 2)
+
+    with pytest.raises(
+        EnvironmentFault, match=r"returned observations of shape {'': .5, 8.}, its spec says {'': .5, 4.}"
+    ):
+        collect(Collector(Wide(NUM_ENVS), 0, no_timer), Counter(), 1)
+
+    class Nested(Counting):
+        def step(self, actions):
+            step = super().step(actions)
+            return step._replace(rewards=step.rewards.unsqueeze(-1))
+
+    with pytest.raises(EnvironmentFault, match=r"returned rewards of shape .5, 1., expected .5,."):
+        collect(Collector(Nested(NUM_ENVS), 0, no_timer), Counter(), 1)

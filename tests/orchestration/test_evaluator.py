@@ -69,3 +69,10 @@ def test_evaluations_differ_from_each_other_and_go_on_after_a_restore():
     third.set_state(second.get_state())
     assert actions_of(third) == runs[1]
     assert third.best == first.best
+
+
+def test_a_stopped_evaluation_is_the_same_one_again():
+    judge, asked = evaluator(2, 6), iter([False] * 5 + [True])
+    assert judge.evaluate(Counter(), step=0, should_stop=lambda: next(asked)) is None
+    assert judge.best is None
+    assert judge.evaluate(Counter(), step=0) == evaluator(2, 6).evaluate(Counter(), step=0)

@@ -11,7 +11,9 @@ import torch
 from rl_lab.buffers.rollout import RolloutBuffer
 from rl_lab.core import (
     CheckpointError,
+    CollectResult,
     Counters,
+    EnvironmentFault,
     LabError,
     Named,
     Optimizers,
@@ -235,6 +237,65 @@ def test_the_best_evaluation_is_kept_with_its_score(unbroken):
     assert best.score == max(e.score for e in store.entries() if e.score is not None)
 
 
+def test_rows_do_not_depend_on_where_a_rollout_is_cut(tmp_path):
+    phases = [{"name": "gather", "duration_steps": 96, "hooks": [{"collect": 16}]}, PHASES[1]]
+    written = []
+    for name, cadence in (("whole", CheckpointCadence()), ("cut", CheckpointCadence(steps=7))):
+        build(tmp_path / name, phases=phases, cadence=cadence).run()
+        written.append(rows(tmp_path / name))
+    assert written[0] == written[1]
+
+
+def test_a_run_that_starts_from_another_saves_that_at_once_and_its_own_end_is_not_saved_twice(unbroken, tmp_path):
+    _, store = unbroken
+    state = store.load_newest().state
+    fork = build(tmp_path / "fork", phases=PHASES[:1], cadence=CheckpointCadence())
+    fork.evaluator.best = 1e9
+    fork.restore(state, "warm_start")
+    fork.run()
+    first, last = fork.checkpoints.entries()
+    assert first.counters["env_steps"] == 0
+    assert torch.equal(fork.checkpoints.load(first.path).state["workflow"]["weight"], state["workflow"]["weight"])
+    again = build(tmp_path / "fork", phases=PHASES[:1])
+    again.restore(fork.checkpoints.load(last.path).state)
+    again.run()
+    assert [entry.serial for entry in fork.checkpoints.entries()] == [1, 2]
+
+
+def test_a_warm_start_keeps_the_configured_learning_rate(unbroken, tmp_path):
+    state = unbroken[1].load_newest().state
+    state["optimizers"]["policy"]["param_groups"][0]["lr"] = 0.0
+    orchestrator = build(tmp_path / "run")
+    orchestrator.restore(state, "warm_start_optimizer")
+    assert orchestrator.context.optimizers["policy"].param_groups[0]["lr"] == 0.1
+
+
+def test_a_failed_run_says_why_in_its_events(tmp_path):
+    class Broken(Counter):
+        def act(self, *args, step, **kwargs):
+            raise EnvironmentFault("the cable is loose")
+
+    with pytest.raises(EnvironmentFault):
+        build(tmp_path / "run", workflow=Broken()).run()
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["reason"] for e in events if e["kind"] == "failed"] == ["the cable is loose"]
+
+
+def test_a_workflow_can_collect_by_itself(tmp_path):
+    class Dreaming(Counter):
+        def collect_step(self, step, *, phase):
+            return CollectResult(steps=2, trajectory={"rewards": torch.ones(1, 2)}, metrics={"dreams": float(step)})
+
+    phases = [{"name": "dream", "duration_steps": 16, "hooks": [{"collect": 4}, "update_policy"]}]
+    build(tmp_path / "run", workflow=Dreaming(), phases=phases).run()
+    dreams = [
+        row["collect/dreams"]
+        for line in rows(tmp_path / "run").splitlines()
+        if "collect/dreams" in (row := json.loads(line))
+    ]
+    assert dreams == [sum(range(0, 16, 2)) / 8]
+
+
 def test_a_phase_that_can_never_update_raises(tmp_path):
     phases = [{"name": "learn", "duration_updates": 3, "hooks": ["update_policy"]}]
     with pytest.raises(
@@ -243,7 +304,7 @@ def test_a_phase_that_can_never_update_raises(tmp_path):
         build(tmp_path / "run", phases=phases).run()
 
 
-def test_an_update_can_write_back_and_a_workflow_can_collect_by_itself(tmp_path):
+def test_an_update_can_write_back(tmp_path):
     class Returning(Counter):
         @hook
         def update_policy(self, batch, *, phase):

@@ -209,3 +209,23 @@ def test_telling_of_another_action_or_restoring_other_phases_is_refused():
     other = PhaseScheduler(phases_of({"name": "q", "duration_cycles": 1, "hooks": ["update_a"]}), 100)
     with pytest.raises(CheckpointError, match=r"\['q'\].*\['p'\]"):
         scheduler.set_state(other.get_state())
+
+
+def test_only_the_phase_that_a_run_ended_with_can_be_made_longer():
+    def build(steps):
+        return phases_of(
+            {"name": "train", "duration_steps": steps, "hooks": ["collect"]},
+            {"name": "judge", "type": "eval_only", "cycles": 1},
+        )
+
+    first = PhaseScheduler(build(6), 100)
+    while (action := first.next_action()) is not None:
+        first.advance(action, steps=NUM_ENVS * (action.hook == "collect"))
+    longer = PhaseScheduler(build(12), 100, Counters(**first.counters.get_state()))
+    with pytest.raises(
+        CheckpointError, match="the run has ended with phase 'judge'; only that phase can be made longer"
+    ):
+        longer.set_state(first.get_state())
+    same = PhaseScheduler(build(6), 100, Counters(**first.counters.get_state()))
+    same.set_state(first.get_state())
+    assert same.is_finished()

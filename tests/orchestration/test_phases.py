@@ -78,7 +78,10 @@ def test_the_only_buffer_is_the_default_and_evaluation_needs_none():
         ),
         ({"hooks": ["update_model"], "steps": 5}, "never ends: duration_steps without the hook `collect`"),
         ({"hooks": ["collect"], "updates": 5}, "never ends: duration_updates without a hook that always updates"),
-        ({"hooks": [{"refresh": {"every_updates": 2}}, "evaluate"], "updates": 5}, "never ends: duration_updates"),
+        (
+            {"hooks": [{"refresh": {"every_updates": 2}}, "evaluate"], "updates": 5},
+            "can never update: every update hook waits",
+        ),
         ({"hooks": [{"refresh": {"every_steps": 2}}, "evaluate"], "updates": 5}, "never ends: duration_updates"),
         ({"hooks": ["update_model"], "cycles": 5, "train_ratio": 1}, "train_ratio of phase 'p' needs `collect`"),
         ({"hooks": ["update_model", "collect"], "cycles": 5, "train_ratio": 1}, "needs `collect` and then"),

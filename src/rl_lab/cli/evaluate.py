@@ -53,7 +53,7 @@ def _evaluate(
     metrics = evaluator.evaluate(parts.workflow, step=loaded.manifest["counters"]["env_steps"])
     for env in (parts.env, evaluator.env):
         env.close()
-    return {"run": str(run.path), "checkpoint": str(loaded.path), **metrics}
+    return {"run": str(run.path), "checkpoint": str(loaded.path), **(metrics or {})}
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:

@@ -37,15 +37,15 @@ def resume(
     with Reported(debug):
         from rl_lab.cli.running import opened, print_results, result_of
 
-        job = _job(arguments or [], mode, checkpoint, root or DEFAULT_ROOT, plugin or [], as_json)
+        job = _job(arguments or [], mode, checkpoint, root or DEFAULT_ROOT, plugin or [])
         if not as_json:
             typer.echo(f"run: {job.run.path}")
-        with opened(job) as orchestrator:
+        with opened(job, quiet=as_json) as orchestrator:
             orchestrator.run()
         print_results([result_of(job.run)], as_json)
 
 
-def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plugins: list[str], quiet: bool) -> Job:
+def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plugins: list[str]) -> Job:
     from pathlib import Path
 
     from rl_lab.cli.running import continued_job, new_job
@@ -66,7 +66,7 @@ def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plu
         )
     run = find_run(root, names[0] if names else None)
     targets = Targets(AllowList(load_plugins(plugins)))
-    composed = recompose(run, [*overrides, *(["logging.terminal=false"] if quiet else [])])
+    composed = recompose(run, overrides)
     if mode == "exact":
         return continued_job(run, composed, targets)
     typer.echo(f"{mode} from {run.path}: drops {DROPPED[mode]}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from rl_lab.config.build import Parts, assemble, build
 from rl_lab.config.record import record_start
-from rl_lab.config.resume import Start, check_start, config_files, find_start, has_checkpoints, restore
+from rl_lab.config.resume import Start, check_start, config_files, find_start, has_checkpoints, load_start, restore
 from rl_lab.config.targets import Targets
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.signals import Interrupted
@@ -55,18 +56,23 @@ def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, che
 
 
 @contextmanager
-def opened(job: Job) -> Iterator[Orchestrator]:
+def opened(job: Job, *, quiet: bool = False) -> Iterator[Orchestrator]:
     """Own the run's directory and yield the orchestrator, restored where the job says; `status` stays true."""
-    with job.run.lock(), _recorded(job.run):
-        record_start(job.run, job.parts, job.start)
-        orchestrator = build(job.parts, job.run)
-        try:
-            if job.start is not None:
-                restore(orchestrator, job.run, job.start)
-            yield orchestrator
-        finally:
-            orchestrator.collector.env.close()
-            orchestrator.evaluator.env.close()
+    with job.run.lock():
+        start = job.start
+        if start is None and has_checkpoints(job.run):  # its last owner saved one after the job was made
+            start = check_start(Start(job.run, "exact"), job.parts)
+        loaded = None if start is None else load_start(start)  # a refusal leaves the run as it was
+        with _recorded(job.run):
+            record_start(job.run, job.parts, start)
+            orchestrator = build(job.parts, job.run, quiet=quiet)
+            try:
+                if start is not None and loaded is not None:
+                    restore(orchestrator, job.run, start, loaded)
+                yield orchestrator
+            finally:
+                orchestrator.collector.env.close()
+                orchestrator.evaluator.env.close()
 
 
 @contextmanager
@@ -99,6 +105,6 @@ def print_results(results: list[dict[str, Any]], as_json: bool) -> None:
         last, highest = result.get("last", {}), result.get("highest", {})
         table = Table("metric", "last", "highest", title="result")
         for name in last:
-            table.add_row(name, f"{last[name]:.6g}", f"{highest[name]:.6g}")
+            table.add_row(name, f"{last[name]:.6g}", f"{highest.get(name, math.nan):.6g}")
         console.print(table)
         console.print(f"run: {result['run']} ({result['status']})", highlight=False)

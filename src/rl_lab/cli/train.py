@@ -38,10 +38,10 @@ def train(
         _check_run_dir(run_dir, len(lists))
         results = []
         for each in lists:
-            job = _job(each, run_dir, config_dir, plugin or [], as_json)
+            job = _job(each, run_dir, config_dir, plugin or [])
             if not as_json:
                 typer.echo(f"run: {job.run.path}")
-            with opened(job) as orchestrator:
+            with opened(job, quiet=as_json) as orchestrator:
                 orchestrator.run()
             results.append(result_of(job.run))
         print_results(results, as_json)
@@ -54,7 +54,7 @@ def _check_run_dir(run_dir: str | None, count: int) -> None:
         raise UsageError(f"--run-dir {run_dir} is one run, but {count} seeds are given")
 
 
-def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plugins: list[str], quiet: bool) -> Job:
+def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plugins: list[str]) -> Job:
     """Return a new run, or the one that lies in `run_dir` already."""
     from pathlib import Path
 
@@ -66,11 +66,10 @@ def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plug
     from rl_lab.tracking.run_directory import RunDirectory
 
     targets = Targets(AllowList(load_plugins(plugins)))
-    silent = ["logging.terminal=false"] if quiet else []
     if run_dir is None or not (Path(run_dir) / "manifest.json").is_file():
-        return new_job(compose([*overrides, *silent], config_dir), targets, run_dir)
+        return new_job(compose(overrides, config_dir), targets, run_dir)
     run = RunDirectory.open(run_dir)
-    composed = compose([*overrides, *silent], config_dir) if overrides else recompose(run, silent)
+    composed = compose(overrides, config_dir) if overrides else recompose(run)
     return continued_job(run, composed, targets)
 
 

@@ -62,7 +62,7 @@ class RewardScaler(nn.Module):
         super().__init__()
         self.gamma, self.clip = gamma, clip
         self.statistics = RunningNormalizer(())
-        self.register_buffer("returns", torch.zeros(num_envs))
+        self.register_buffer("returns", torch.zeros(num_envs), persistent=False)  # no weight: of these copies
 
     def forward(self, rewards: Tensor) -> Tensor:
         """Return the scaled rewards; their mean is not moved, so that their signs stay."""

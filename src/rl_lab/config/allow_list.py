@@ -31,7 +31,8 @@ ALLOWED = (
 )
 TARGET_KEYS = ("_target_", "_partial_")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_REFERENCE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_][\w.-]*)")  # `module:function`; not `cuda:0`
+# `module:function`, and gymnasium's `module:namespace/Id-v0`; not `cuda:0` and not a URL
+_REFERENCE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>(?!//)[^\d\s].*)", re.DOTALL)
 
 
 class AllowList:
@@ -88,7 +89,13 @@ class AllowList:
             elif isinstance(key, str) and key.startswith("_") and key.endswith("_") and key not in TARGET_KEYS:
                 raise ConfigError(f"{where}: " + unknown_name("key", key, TARGET_KEYS))
             elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
-                self.check_name(where, f"{match['module']}.{match['name'].replace('-', '_')}")
+                self._check_reference(where, match["module"])
+
+    def _check_reference(self, path: str, module: str) -> None:
+        """Refuse `module:anything` unless the module is allowed: whoever resolves it imports the module."""
+        if not self.allows(module):
+            choices = ", ".join(self.prefixes)
+            raise ConfigError(f"{path}: module {module!r} is not allowed (choices: {choices}; your own with --plugin)")
 
     def resolve_reference(self, path: str, text: str) -> Any:
         """Return the function that `module:function` names, or `text` itself when it is not of that form."""

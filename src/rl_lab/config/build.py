@@ -69,12 +69,12 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     return Parts(config, composed, targets, env, workflow, context)
 
 
-def build(parts: Parts, run: RunDirectory) -> Orchestrator:
+def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrator:
     """Join the parts with the run's directory into the orchestrator that trains them."""
     training, logging, context = parts.config["training"], parts.config["logging"], parts.context
     tracker = Tracker(
         run,
-        open_sinks(parts.config, run),
+        open_sinks(parts.config, run, quiet=quiet),
         every_steps=logging["every_steps"],
         every_updates=logging["every_updates"],
     )

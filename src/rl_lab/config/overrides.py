@@ -31,6 +31,8 @@ def _parse(text: str) -> Override:
 
 def expand_seeds(overrides: Sequence[str], seeds: str | None = None) -> list[list[str]]:
     """Return one override list per seed of `experiment.seed=1,2,3` or of `--seed 1,2,3`."""
+    if seeds is not None and any(parsed.key_or_group == SEED for parsed in parse_overrides(overrides)):
+        raise UsageError(f"--seed {seeds} and {SEED} are both given: give one of them")
     given = [*overrides, f"{SEED}={seeds}"] if seeds is not None else list(overrides)
     lists: list[list[str]] = [[]]
     for text, parsed in zip(given, parse_overrides(given), strict=True):

@@ -109,6 +109,11 @@ def check_start(start: Start, parts: Parts) -> Start:
             f"environment {parts.env.spec.id!r} cannot be restored exactly (exact_resume: false); "
             "start from the weights with mode warm_start or warm_start_optimizer"
         )
+    made_on, device = start.source.read_manifest().get("device"), str(parts.context.device)
+    if made_on not in (None, device):
+        raise CheckpointError(
+            f"experiment.device: the run was made on {made_on!r} and is exact only there, not on {device!r}"
+        )
     return Start(start.source, start.mode, start.checkpoint, check_exact(read_config(start.source), parts.config))
 
 
@@ -117,14 +122,19 @@ def has_checkpoints(run: RunDirectory) -> bool:
     return any(path.is_dir() and path.name.isdigit() for path in run.checkpoints.glob("*"))
 
 
-def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start) -> Loaded:
-    """Load the checkpoint into the orchestrator and note in the run's events where it came from."""
+def load_start(start: Start) -> Loaded:
+    """Read and verify the checkpoint a run starts from."""
     store = CheckpointStore(start.source.checkpoints)
-    loaded = store.load(start.checkpoint) if start.checkpoint else store.load_newest()
-    if start.mode == "exact" and start.source.path != run.path:
+    return store.load(start.checkpoint) if start.checkpoint else store.load_newest()
+
+
+def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start, loaded: Loaded) -> None:
+    """Bring the checkpoint into the orchestrator and note in the run's events where it came from."""
+    is_own = start.source.path == run.path
+    if start.mode == "exact" and not is_own:
         for name in ("metrics_file", "events_file"):
             shutil.copyfile(vars(start.source)[name], vars(run)[name])
-    orchestrator.restore(loaded.state, start.mode)
+    orchestrator.restore(loaded.state, start.mode, is_own=is_own)
     for damaged in loaded.damaged:
         orchestrator.tracker.event("damaged_checkpoint", message=f"skipped a damaged checkpoint: {damaged}")
     orchestrator.tracker.event(
@@ -135,4 +145,3 @@ def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start) -> Load
         changes=[str(change) for change in start.changes],
         **loaded.manifest["counters"],
     )
-    return loaded

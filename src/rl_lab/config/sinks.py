@@ -9,10 +9,10 @@ from rl_lab.tracking.sinks import Sink
 WANDB_PROJECT = "rl-lab"
 
 
-def open_sinks(config: Frozen, run: RunDirectory) -> list[Sink]:
-    """Return the sinks; each one's package is imported only when it is asked for."""
+def open_sinks(config: Frozen, run: RunDirectory, *, quiet: bool) -> list[Sink]:
+    """Return the sinks, `quiet` ones without the terminal; a package is imported only when its sink is asked for."""
     logging, sinks = config["logging"], list[Sink]()
-    if logging["terminal"]:
+    if logging["terminal"] and not quiet:
         from rl_lab.tracking.terminal import TerminalSink
 
         sinks.append(TerminalSink(f"{config['experiment']['name']} s{config['experiment']['seed']}"))

@@ -18,6 +18,7 @@ from rl_lab.core.errors import EnvironmentFault
 from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_leaves, tree_map, tree_stack
 from rl_lab.core.workflow import CollectResult, Workflow
+from rl_lab.orchestration.blame import Blame, ShapeCheck
 from rl_lab.orchestration.episodes import EpisodeStatistics
 
 Timer = Callable[[str], Any]  # Tracker.timer
@@ -34,13 +35,16 @@ class Collector:
         self._obs: Any = None  # None until the first step, so that a restore does not reset for nothing
         self._is_first = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         self._carry: Any = None
+        self._blame, self._check, self._is_unchecked = Blame(env), ShapeCheck(env), True
 
     def collect(
         self, workflow: Workflow, vector_steps: int, *, env_steps: int, should_stop: Callable[[], bool]
     ) -> CollectResult:
         """Take `vector_steps` steps, fewer when asked to stop in between; `env_steps` is the count so far."""
         if self._obs is None:
-            self._obs = self.env.reset(self._seed)
+            with self._blame:
+                self._obs = self.env.reset(self._seed)
+            self._check.observations(self._obs)
             self._carry = workflow.initial_carry(self.env.num_envs)
         rows: list[Trajectory] = []
         for index in range(vector_steps):
@@ -61,8 +65,11 @@ class Collector:
             actions, extras, self._carry = workflow.act(
                 self._obs, self._carry, is_first=self._is_first, explore=True, step=env_steps
             )
-        with self._timer("env"):
+        with self._timer("env"), self._blame:
             step: Step = self.env.step(actions)
+        if self._is_unchecked:  # shapes do not change on the way
+            self._check.step(step)
+            self._is_unchecked = False
         row = {
             "observations": self._obs,
             "actions": actions,

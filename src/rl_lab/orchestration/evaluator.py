@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.seeding import RngStreams, isolated_rng
 from rl_lab.core.workflow import Workflow
+from rl_lab.orchestration.blame import Blame
 
 
 class Evaluator:
@@ -24,14 +25,22 @@ class Evaluator:
         self._evaluations = 0
         self.best: float | None = None
 
-    def evaluate(self, workflow: Workflow, *, step: int) -> dict[str, float]:
-        """Return mean, spread and extremes of the returns, and the mean length; a new best is remembered."""
+    def evaluate(
+        self, workflow: Workflow, *, step: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
+        """Return mean, spread and extremes of the returns, and the mean length; a new best is remembered.
+
+        Asked to stop on the way it returns None, and the next call is the same evaluation again.
+        """
         seed = self._rng.seed("evaluate", self._evaluations)
         was_training = workflow.training
         workflow.eval()
         with isolated_rng(seed), torch.inference_mode():
-            returns, lengths = self._play(workflow, seed, step)
+            played = self._play(workflow, seed, step, should_stop)
         workflow.train(was_training)
+        if played is None:
+            return None
+        returns, lengths = played
         self._evaluations += 1
         mean = float(returns.mean())
         self.best = mean if self.best is None else max(self.best, mean)
@@ -44,7 +53,9 @@ class Evaluator:
             "episodes": float(len(returns)),
         }
 
-    def _play(self, workflow: Workflow, seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def _play(
+        self, workflow: Workflow, seed: int, step: int, should_stop: Callable[[], bool]
+    ) -> tuple[Tensor, Tensor] | None:
         """Return the return and the length of every episode, [num_episodes]."""
         count, device = self.env.num_envs, self.env.device
         quota = torch.tensor([self.num_episodes // count + (i < self.num_episodes % count) for i in range(count)])
@@ -55,8 +66,11 @@ class Evaluator:
         lengths = torch.zeros_like(totals)
         finished: list[Tensor] = []
         while int(left.max()) > 0:
+            if should_stop():
+                return None
             actions, _, carry = workflow.act(obs, carry, is_first=is_first, explore=self._explore, step=step)
-            obs, rewards, terminated, truncated, _ = self.env.step(actions)
+            with Blame(self.env):
+                obs, rewards, terminated, truncated, _ = self.env.step(actions)
             totals += rewards
             lengths += 1
             is_first = terminated | truncated

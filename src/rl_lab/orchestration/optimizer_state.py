@@ -14,10 +14,12 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {**state, "state": {str(index): value for index, value in state["state"].items()}}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what `optimizer_state` returned; torch moves the state to the parameters' device but not the options."""
-    optimizer.load_state_dict({**state, "state": {int(index): value for index, value in state["state"].items()}})
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, with_options: bool = True) -> None:
+    """Restore what `optimizer_state` returned; without options, learning rate and the like stay as configured."""
+    moments = {int(index): value for index, value in state["state"].items()}
+    options = state["param_groups"] if with_options else optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": moments, "param_groups": options})
     for group in optimizer.param_groups:
         for key, value in group.items():
-            if isinstance(value, torch.Tensor):  # a learning rate that is adapted on the device
+            if isinstance(value, torch.Tensor):  # a learning rate that is adapted on the device: torch does not move it
                 group[key] = value.to(group["params"][0].device)

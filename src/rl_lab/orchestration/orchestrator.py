@@ -46,11 +46,14 @@ class Orchestrator:
         self._new_best: float | None = None
         self._phase_name: str | None = None
         self._is_saved = False  # whether the newest checkpoint is of this very point
+        self._starts_elsewhere = False  # whether the state is from another run's checkpoint
 
     def run(self) -> None:
         """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
         self.tracker.open(self.scheduler.total_timesteps, self.counters)
         try:
+            if self._starts_elsewhere:  # what was taken from another run must not be lost before the first checkpoint
+                self.save()
             with stop_on_signals(self.stop):
                 while (action := self.scheduler.next_action()) is not None:
                     self._perform(action)
@@ -58,6 +61,9 @@ class Orchestrator:
             if not self._is_saved:
                 self.save(is_final=True)
             self.tracker.flush(self.counters, self.scheduler.current_phase().name)
+        except LabError as error:
+            self.tracker.event("failed", reason=str(error), step=self.counters.env_steps)
+            raise
         finally:
             self.tracker.close()
 
@@ -80,8 +86,11 @@ class Orchestrator:
         else:
             self._update(action, phase)
         self._is_saved = False
+
+    def _write_due(self, action: Action, phase: Phase) -> None:
+        """Write a row when one is due: of a rollout together with its update, and never of a part of a rollout."""
         if action.hook != COLLECT or not any(call.is_update for call in phase.hooks):
-            self.tracker.write_due(self.counters, phase.name)  # a row holds a rollout together with its update
+            self.tracker.write_due(self.counters, phase.name)
 
     def _collect(self, action: Action, phase: Phase) -> None:
         result = self.workflow.collect_step(self.counters.env_steps, phase=phase)
@@ -89,12 +98,14 @@ class Orchestrator:
             result = self._step_environment(action)
         if result.trajectory is not None and phase.buffer is not None:
             self.context.buffers[phase.buffer].add(result.trajectory)
-        if (
-            result.vector_steps == action.repeats
-        ):  # the rollout is whole: what is summed over it is the same, however cut
-            self.tracker.log("collect", {**self.collector.drain_metrics(), **result.metrics})
+        self.tracker.log("collect", result.metrics)
+        is_whole = result.vector_steps >= action.repeats
+        if is_whole:  # what is summed over a rollout is the same, however it was cut
+            self.tracker.log("collect", self.collector.drain_metrics())
             self.counters.episodes = self.collector.episodes
         self.scheduler.advance(action, repeats=result.vector_steps, steps=result.steps)
+        if is_whole:
+            self._write_due(action, phase)
 
     def _step_environment(self, action: Action) -> CollectResult:
         """Collect what the action asks for, or up to where a checkpoint is due or a stop is asked for."""
@@ -108,9 +119,12 @@ class Orchestrator:
     def _evaluate(self, action: Action, phase: Phase) -> None:
         best = self.evaluator.best
         with self.tracker.timer("evaluate"):
-            metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps)
+            metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps, should_stop=self.stop)
+        if metrics is None:  # asked to stop: it begins anew after the resume
+            return
         self.scheduler.advance(action)
         self.tracker.write("eval", metrics, self.counters, phase.name)
+        self._write_due(action, phase)
         if best is None or metrics["return"] > best:
             self._new_best = metrics["return"]
 
@@ -130,6 +144,7 @@ class Orchestrator:
                     buffer.write_back(update.write_back)
         self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
         self.scheduler.advance(action, updates=1)
+        self._write_due(action, phase)
 
     def _skip(self, action: Action, phase: Phase) -> None:
         if phase.type == "offline":
@@ -137,6 +152,7 @@ class Orchestrator:
                 f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects"
             )
         self.scheduler.advance(action, skipped=1)
+        self._write_due(action, phase)
 
     def save(self, *, is_final: bool = False) -> None:
         """Write a checkpoint. One that cannot be written is reported and training goes on, except at the end."""
@@ -171,14 +187,18 @@ class Orchestrator:
             "rng": global_rng_state(),
         }
 
-    def restore(self, state: Mapping[str, Any], mode: ResumeMode = "exact") -> None:
-        """Go on from `state`; the warm starts take the weights, or weights and optimisers, and begin anew otherwise."""
+    def restore(self, state: Mapping[str, Any], mode: ResumeMode = "exact", *, is_own: bool = True) -> None:
+        """Go on from `state`; the warm starts take the weights, or weights and optimisers, and begin anew otherwise.
+
+        `is_own` says that the state is from a checkpoint of this very run.
+        """
+        self._starts_elsewhere = not is_own or mode != "exact"
         self._load_weights(state)
         if mode != "warm_start":
-            for name, optimizer in self.context.optimizers.items():
-                load_optimizer(optimizer, state["optimizers"][name])
+            self._load_optimizers(state["optimizers"], with_options=mode == "exact")
         if mode != "exact":
             return
+        self._is_saved = is_own
         self.counters.set_state(state["counters"])
         self.workflow.set_state(state["workflow_state"])
         for name, buffer in self.context.buffers.items():
@@ -192,14 +212,15 @@ class Orchestrator:
         set_global_rng_state(state["rng"])  # last, so that nothing draws in between
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
-        missing = set(self.context.optimizers) - set(state["optimizers"])
         try:
             self.workflow.load_state_dict(state["workflow"])
         except RuntimeError as error:
             raise CheckpointError(
                 f"the checkpoint's networks do not fit this config: {' '.join(str(error).split())}"
             ) from None
-        if missing:
-            raise CheckpointError(
-                f"the checkpoint has no optimiser {sorted(missing)[0]!r} (it has: {sorted(state['optimizers'])})"
-            )
+
+    def _load_optimizers(self, states: Mapping[str, Any], *, with_options: bool) -> None:
+        for name, optimizer in self.context.optimizers.items():
+            if name not in states:
+                raise CheckpointError(f"the checkpoint has no optimiser {name!r} (it has: {sorted(states)})")
+            load_optimizer(optimizer, states[name], with_options=with_options)

@@ -183,7 +183,10 @@ class PhaseScheduler:
 
     def get_state(self) -> dict[str, Any]:
         """Return the cursor. The counters are saved by their owner."""
-        return {"phases": [phase.name for phase in self.phases], "cursor": asdict(self._cursor)}
+        return {"phases": [phase.name for phase in self.phases], "plan": self._plan(), "cursor": asdict(self._cursor)}
+
+    def _plan(self) -> list[int]:
+        return [self.total_timesteps, *(phase.duration for phase in self.phases)]
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` stood; a finished run goes on when its totals have grown."""
@@ -193,6 +196,9 @@ class PhaseScheduler:
         self._cursor = Cursor(**{**state["cursor"], "clocks": dict(state["cursor"]["clocks"])})
         if self._cursor.finished:
             self._reopen()
+        if self._cursor.finished and list(state["plan"]) != self._plan():
+            last = self.phases[self._cursor.phase].name
+            raise CheckpointError(f"the run has ended with phase {last!r}; only that phase can be made longer")
 
     def _reopen(self) -> None:
         """Undo the end of the last cycle and decide again with today's durations."""

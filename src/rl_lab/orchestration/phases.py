@@ -177,5 +177,8 @@ def _reject_endless(phase: Phase) -> None:
     moves = any(
         call.is_update and not call.every_updates and (collects or not call.every_steps) for call in phase.hooks
     )
+    updates = [call for call in phase.hooks if call.is_update]
+    if updates and all(call.every_updates for call in updates):
+        raise ConfigError(f"phase {phase.name!r} can never update: every update hook waits for updates (every_updates)")
     if phase.unit == "updates" and not moves:
         raise ConfigError(f"phase {phase.name!r} never ends: duration_updates without a hook that always updates")

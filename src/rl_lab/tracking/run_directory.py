@@ -151,7 +151,8 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} already holds a run; continue it with `lab resume {self.path}`")
         ours = (self.checkpoints, self.media, self.tb, self.code)
         unfinished = {*(directory.name for directory in ours), *files}  # of one that died while it was made
-        if self.path.is_dir() and any(entry.name not in unfinished for entry in self.path.iterdir()):
+        remains = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
+        if any(name not in unfinished and not name.startswith(".tmp-") for name in remains):
             raise RunDirectoryError(f"{self.path} is not empty and not a run directory; give a new or an empty one")
         for directory in ours:
             directory.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ A memory component makes the policy recurrent: minibatches then consist of seque
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -277,6 +277,15 @@ class PPO(Workflow):
             "clip_fraction": clip_fraction(log_ratio, self.clip_range),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the discounted returns that the reward scale follows, one per environment."""
+        return {} if self.reward_scaler is None else {"returns": self.reward_scaler.returns}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        if self.reward_scaler is not None:
+            self.reward_scaler.returns.copy_(state["returns"])
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
