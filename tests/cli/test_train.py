@@ -24,7 +24,7 @@ def test_a_run_says_where_it_is_and_what_came_out(train):
 
 
 def test_json_is_one_object_or_a_list(train):
-    one = json.loads(train("--json", "--run-dir", "one").stdout)
+    one = json.loads(train("--json", "--run-dir", "one", "logging.terminal=true").stdout)
     assert (one["status"], one["run"]) == ("done", str(Path("one").absolute()))
     assert one["position"]["step"] == 256
     assert yaml.safe_load(Path("one", "config.yaml").read_text())["logging"]["terminal"]  # for a later resume
