@@ -1,6 +1,6 @@
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,14 +21,12 @@ def python(*arguments):
 
 
 def test_help_is_quick_and_imports_no_torch():
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = python("-c", WITHOUT_TORCH % (["--help"],))
-        seconds.append(time.perf_counter() - start)
-        assert done.returncode == 0, done.stderr
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = python("-c", WITHOUT_TORCH % (["--help"],))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in COMMANDS)
-    assert min(seconds) < 0.5
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5  # of CPU: other jobs do not count
 
 
 def test_it_is_a_module_too():

@@ -26,7 +26,8 @@ def test_only_numbers_are_capped():
     tree = {"a": "text", "b": True, "c": None, "d": "???", "e": "${_dims.x}", "f": "${g}", "g": 9.5}
     result = capped(tree, dict.fromkeys("abcdefg", 0) | {"d.z": 1, "e.z": 1})
     assert {key: result[key] for key in "abcde"} == {key: tree[key] for key in "abcde"}
-    assert (result["f"], result["g"]) == (0, 0)
+    assert (result["f"], result["g"]) == ("${g}", 0)  # f follows g, and g is low enough now
+    assert capped({"f": "${g}", "g": 9}, {"f": 3})["f"] == 3
 
 
 def test_tiny_makes_an_experiment_short(composed):
@@ -34,7 +35,7 @@ def test_tiny_makes_an_experiment_short(composed):
         "budget=tiny", "environment.num_envs=64", "training.total_timesteps=1e9", "training.eval_frequency=1e6"
     )
     assert config.environment.num_envs == 4
-    assert config.training.total_timesteps == 256
+    assert config.training.total_timesteps == 128
     assert config.training.phases[0].duration_steps == 128
     assert config.training.eval_frequency == 64
     assert config.training.num_eval_episodes == 2

@@ -223,7 +223,7 @@ def test_only_the_phase_that_a_run_ended_with_can_be_made_longer():
         first.advance(action, steps=NUM_ENVS * (action.hook == "collect"))
     longer = PhaseScheduler(build(12), 100, Counters(**first.counters.get_state()))
     with pytest.raises(
-        CheckpointError, match="the run has ended with phase 'judge'; only that phase can be made longer"
+        CheckpointError, match="the run has ended with phase 'judge'; only its duration can be made longer"
     ):
         longer.set_state(first.get_state())
     same = PhaseScheduler(build(6), 100, Counters(**first.counters.get_state()))

@@ -10,13 +10,17 @@ from omegaconf.errors import InterpolationResolutionError
 
 
 def apply_caps(config: DictConfig) -> DictConfig:
-    """Lower every number that a pattern of `budget.caps` matches to its cap; `*` stands for any key or index."""
-    caps = OmegaConf.select(config, "budget.caps")
-    for pattern, cap in (caps or {}).items():
-        for parent, key in list(_matches(config, pattern.split("."))):
-            value = _number(parent, key)
-            if value is not None and value > cap:
-                parent[key] = cap
+    """Lower every number that a pattern of `budget.caps` matches to its cap; `*` stands for any key or index.
+
+    What is computed from other options comes second: it stays computed where those have been lowered enough.
+    """
+    caps = OmegaConf.select(config, "budget.caps") or {}
+    for is_computed in (False, True):
+        for pattern, cap in caps.items():
+            for parent, key in list(_matches(config, pattern.split("."))):
+                value = _number(parent, key) if OmegaConf.is_interpolation(parent, key) == is_computed else None
+                if value is not None and value > cap:
+                    parent[key] = cap
     return config
 
 

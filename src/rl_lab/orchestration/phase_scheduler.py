@@ -198,7 +198,7 @@ class PhaseScheduler:
             self._reopen()
         if self._cursor.finished and list(state["plan"]) != self._plan():
             last = self.phases[self._cursor.phase].name
-            raise CheckpointError(f"the run has ended with phase {last!r}; only that phase can be made longer")
+            raise CheckpointError(f"the run has ended with phase {last!r}; only its duration can be made longer")
 
     def _reopen(self) -> None:
         """Undo the end of the last cycle and decide again with today's durations."""
