@@ -12,7 +12,8 @@ import pytest
 LAB = multiprocessing.get_context("forkserver")  # a process that has imported everything forks the runs
 LAB.set_forkserver_preload(["tests.lab_process"])
 SMALL = [
-    "training.total_timesteps=10_000",
+    "training.total_timesteps=40_000",
+    "training.eval_frequency=9_000",
     "training.checkpoint_frequency=500",
     "training.num_eval_episodes=3",
     "logging.every_steps=700",
