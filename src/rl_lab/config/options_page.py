@@ -23,6 +23,7 @@ from rl_lab.config.resolvers import RESOLVERS
 from rl_lab.config.schema import BLOCKS, LabConfig
 from rl_lab.config.signatures import meanings, signature_of
 from rl_lab.config.trees import CONFIGS
+from rl_lab.orchestration.phases import HOOK_OPTIONS, PHASE_KEYS
 
 INTRO = """\
 # Options
@@ -39,6 +40,8 @@ def options_page() -> str:
     parts = [INTRO, _section("Top level", LabConfig.model_fields, "")]
     for name, block in BLOCKS.items():
         parts.append(_section(f"`{name}`", block.model_fields, f"{name}.", block.__doc__ or ""))
+    for title, keys in (("training.phases.*", PHASE_KEYS), ("training.phases.*.workflow_hooks.*.HOOK", HOOK_OPTIONS)):
+        parts.append(f"## `{title}`\n\n{_table((key, kind, '', text) for key, (kind, text) in keys.items())}")
     parts.append(f"## Resolvers\n\n`{'`, `'.join(f'${{{name}:...}}' for name in RESOLVERS)}`\n")
     parts.append("## What `_target_` can name\n\nThe keys beside `_target_` are the arguments below.\n")
     allow_list = AllowList()

@@ -19,7 +19,28 @@ _ALIASES = {
     "hooks": "workflow_hooks",
 }
 _DURATIONS: dict[str, Unit] = {"duration_steps": "steps", "duration_updates": "updates", "duration_cycles": "cycles"}
-_KEYS = ("name", "type", "buffer", "workflow_hooks", "train_ratio", *_DURATIONS)
+PHASE_KEYS = {  # key -> type, meaning; any other key is free and readable by the workflow as phase["key"]
+    "name": ("str", "Unique name of the phase."),
+    "workflow_hooks": (
+        "list",
+        "What a cycle runs, in order: `hook`, `hook: times` or `hook: {options}`; alias `hooks`.",
+    ),
+    "duration_steps": ("int >= 1", "The phase ends with the cycle that reaches so many env steps; alias `steps`."),
+    "duration_updates": ("int >= 1", "Instead: so many updates (calls of update hooks); alias `updates`."),
+    "duration_cycles": ("int >= 1", "Instead: so many cycles; alias `cycles`."),
+    "type": (
+        "'online' | 'offline' | 'eval_only'",
+        "Follows from the hooks and is checked; alone it brings its default hooks.",
+    ),
+    "buffer": ("str", "Where `collect` stores and updates sample; may be left out when there is only one."),
+    "train_ratio": ("float > 0", "Runs of the update hooks, as a group, per env step; left out: once per cycle."),
+}
+HOOK_OPTIONS = {
+    "times": ("int >= 1", "Calls per cycle; for `collect`, vector steps."),
+    "every_steps": ("int >= 1", "Run only when another multiple of so many env steps has passed."),
+    "every_updates": ("int >= 1", "Run only when another multiple of so many updates has passed."),
+}
+_KEYS = tuple(PHASE_KEYS)
 _CLOCKS = ("every_steps", "every_updates")
 
 
@@ -116,8 +137,8 @@ def _hook_call(name: str, entry: Any, hooks: Mapping[str, HookInfo]) -> HookCall
     label = f"{hook} of phase {name!r}"
     options = dict(value) if isinstance(value, Mapping) else {"times": value}
     for key in options:
-        if key not in ("times", *_CLOCKS):
-            raise ConfigError(unknown_name(f"option of hook {label}", key, ("times", *_CLOCKS)))
+        if key not in HOOK_OPTIONS:
+            raise ConfigError(unknown_name(f"option of hook {label}", key, HOOK_OPTIONS))
     options = {key: _positive_int(f"{key} of hook {label}", number) for key, number in options.items()}
     clocks = [key for key in _CLOCKS if key in options]
     if len(clocks) > 1 or (clocks and hook == COLLECT):
