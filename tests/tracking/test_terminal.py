@@ -1,12 +1,11 @@
 import io
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from rl_lab.core import Counters
-from rl_lab.tracking.terminal import TerminalSink, make_console, result_table
+from rl_lab.tracking.terminal import TerminalSink, make_console
 from rl_lab.tracking.terminal_view import RunView, duration, number
 from rl_lab.tracking.tracker import Tracker
 
@@ -138,18 +137,3 @@ def test_durations():
 def test_view_without_a_total():
     view = RunView(Clock())
     assert (view.fraction, view.eta_s) == (0.0, float("inf"))
-
-
-def test_result_table():
-    stream = io.StringIO()
-    facts = {"env_steps": 100_000, "updates": 980, "elapsed_s": 5.0, "run_path": Path("/runs/x_s1")}
-    result_table(title="ppo", final_return=499.5, **facts, console=make_console(stream))
-    text = stream.getvalue()
-    for part in ("499.50", "100,000", "980", "0:00:05 (20,000 env steps/s)", "/runs/x_s1"):
-        assert part in text
-    assert "\x1b" not in text
-
-
-def test_result_table_without_evaluation(capsys):
-    result_table(title="ppo", final_return=None, env_steps=1, updates=0, elapsed_s=0.0, run_path=Path("x"))
-    assert "not evaluated" in capsys.readouterr().out

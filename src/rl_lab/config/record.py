@@ -24,14 +24,13 @@ def record_start(run: RunDirectory, parts: Parts, start: Start | None) -> None:
         run.write_text(name, text)
     fields: dict[str, object] = {"config_hash": config_hash(parts.config)}
     if not continues:
-        fields = _manifest(run, parts, start) | fields
+        fields = _manifest(parts, start) | fields
         _snapshot(run, parts.targets.allow_list)
     run.write_manifest(fields)
 
 
-def _manifest(run: RunDirectory, parts: Parts, start: Start | None) -> dict[str, object]:
+def _manifest(parts: Parts, start: Start | None) -> dict[str, object]:
     return build_manifest(
-        config=run.read_config(),
         seed=parts.config["experiment"]["seed"],
         device=str(parts.context.device),
         exact_resume=parts.env.spec.exact_resume,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import socket
@@ -21,14 +20,13 @@ _PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "pydantic", "safetenso
 
 def build_manifest(
     *,
-    config: str,
     seed: int,
     device: str,
     exact_resume: bool,
     argv: Sequence[str] | None = None,
     parent: str | None = None,
 ) -> dict[str, Any]:
-    """Return the fields for `RunDirectory.write_manifest`; `config` is the text of config.yaml."""
+    """Return the fields for `RunDirectory.write_manifest`."""
     return {
         "seed": seed,
         "device": device,
@@ -36,7 +34,6 @@ def build_manifest(
         "threads": torch.get_num_threads(),
         "cpus": os.cpu_count(),
         "exact_resume": exact_resume,
-        "config_hash": config_hash(config),
         "argv": list(sys.argv if argv is None else argv),
         "cwd": os.getcwd(),
         "parent": parent,
@@ -45,11 +42,6 @@ def build_manifest(
         "platform": platform.platform(),
         "versions": versions(),
     }
-
-
-def config_hash(config: str) -> str:
-    """Return the sha256 of the text of a config."""
-    return hashlib.sha256(config.encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

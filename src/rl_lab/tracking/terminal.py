@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
-from rich.table import Table
 
 from rl_lab.tracking.sinks import Row, Sink, numbers
 from rl_lab.tracking.terminal_panel import ProgressPanel
@@ -92,26 +90,3 @@ class TerminalSink(Sink):
         parts = [f"step {view.step:,}/{view.total_steps:,} ({view.fraction:.0%})", f"phase {row['phase']}"]
         parts += [f"{view.steps_per_s:,.0f} steps/s", f"eta {duration(view.eta_s)}"] if view.steps_per_s else []
         return " | ".join(parts + [f"{key} {number(shown[key])}" for key in keys])
-
-
-def result_table(
-    *,
-    title: str,
-    final_return: float | None,
-    env_steps: int,
-    updates: int,
-    elapsed_s: float,
-    run_path: Path,
-    console: Console | None = None,
-) -> None:
-    """Print how a run ended and where it is."""
-    console = console or make_console()
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("evaluation return", "not evaluated" if final_return is None else f"{final_return:.2f}")
-    table.add_row("env steps", f"{env_steps:,}")
-    table.add_row("updates", f"{updates:,}")
-    table.add_row("time", f"{duration(elapsed_s)} ({env_steps / max(elapsed_s, 1e-9):,.0f} env steps/s)")
-    table.add_row("run", str(run_path))
-    console.print(table)
