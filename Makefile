@@ -44,6 +44,7 @@ docs: .venv/dev
 
 .venv/dev: .venv/core
 	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps gym-pusht
 	@touch $@
 
 clean:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rl_lab.config import memory
 from rl_lab.tracking.lock import exclusive_lock
 
 
@@ -102,10 +103,61 @@ def test_bad_input_is_one_line_and_leaves_nothing(train, fails, arguments, code,
         ("components.other={_target_: torch.nn.Identity}", "error: the workflow does not use component 'other'"),
         ("components.actor=null", "error: unknown component 'actor'"),
         ("optimizers.other={_target_: torch.optim.Adam, _partial_: true}", "error: unknown optimizers entry 'other'"),
+        (
+            "buffers.idle={_target_: tiny_plugin.TinyBuffer}",
+            "error: neither a phase nor the workflow uses buffer 'idle'",
+        ),
     ],
 )
 def test_what_only_the_workflow_can_know_is_one_line_too(train, fails, override, text):
-    assert fails(train(override), 2).startswith(text)
+    assert fails(train(override, "training.phases.0.buffer=rollout"), 2).startswith(text)
+
+
+SIZED = "buffers.rollout={_target_: tiny_plugin.SizedBuffer, capacity: 5000}"
+
+
+def test_the_size_of_buffers_is_told_before_there_is_a_run(train):
+    result = train(SIZED)
+    assert result.exit_code == 0, result.stderr
+    first, second = result.stdout.splitlines()[:2]
+    assert first == "buffer rollout: 5,000 steps of 48 bytes, 240.0 kB on cpu when full"
+    assert second.startswith("run: ")
+    assert json.loads(train(SIZED, "--json").stdout)["status"] == "done"
+
+
+def test_buffers_that_cannot_fit_are_refused_also_on_a_resume(train, lab, fails, monkeypatch):
+    assert train(SIZED, "--run-dir", "x", "training.total_timesteps=128").exit_code == 0
+    before = json.loads(lab("runs", "fingerprint", "x", "--json").stdout)
+    monkeypatch.setattr(memory, "free_host_memory", lambda: 100_000)
+    text = "error: buffers.rollout.capacity: 5,000 steps of 48 bytes, 240.0 kB, does not fit into the 100.0 kB that are"
+    for arguments in ((), ("--run-dir", "y"), ("--run-dir", "x"), ("--json",)):
+        line = fails(train(SIZED, *arguments), 2)
+        assert line.startswith(text), line
+        assert line.endswith("at most buffers.rollout.capacity=1979")  # 95,000 / 48
+    assert fails(lab("resume", "x", "training.total_timesteps=256"), 2).startswith(text)
+    on_disk = "buffers.rollout={_target_: tiny_plugin.SizedBuffer, place: disk, capacity: 1e15}"
+    assert "that are free on disk; at most buffers.rollout.capacity=" in fails(train(on_disk), 2)
+    assert runs() == []
+    assert not Path("y").exists()
+    assert json.loads(lab("runs", "fingerprint", "x", "--json").stdout) == before
+
+
+def test_a_run_that_cannot_be_resumed_says_so_at_its_start(train, lab, fails):
+    result = train("--run-dir", "x", FAULTY, "environment.exact_resume=false")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[0] == (
+        "environment 'tensor/CartPole' cannot be restored exactly: this run can be warm-started but not resumed"
+    )
+    assert json.loads(Path("x/manifest.json").read_text())["exact_resume"] is False
+    text = (
+        "error: environment 'tensor/CartPole' cannot be restored exactly (exact_resume: false); start from the weights"
+    )
+    assert fails(lab("resume", "x", "training.total_timesteps=512"), 1).startswith(text)
+    assert fails(train("--run-dir", "x", FAULTY, "environment.exact_resume=false"), 1).startswith(text)
+    exact = ("training.resume_path=x", FAULTY, "environment.exact_resume=false")
+    assert fails(train("--run-dir", "y", *exact), 1).startswith(text)
+    assert not Path("y").exists()
+    assert train("--run-dir", "y", *exact, "training.resume_mode=warm_start").exit_code == 0
 
 
 def test_without_an_experiment_the_choices_are_told(lab, fails):
@@ -169,6 +221,23 @@ def test_run_dir_of_an_existing_run_continues_it(train, lab, fails):
     assert json.loads(lab("train", "--run-dir", "x", "--json").stdout)["position"]["step"] == 256
     line = fails(train("--run-dir", "x", "training.total_timesteps=256", "algorithm.gamma=0.1"), 2)
     assert "an exact resume cannot change algorithm.gamma: 0.9 -> 0.1" in line
+
+
+@pytest.mark.parametrize("storage", ["device", "disk"])
+def test_replay_goes_on_to_the_bit(train, lab, storage):
+    replay = f"{{_target_: rl_lab.buffers.replay.ReplayBuffer, capacity: 200, batch_size: 16, storage: {storage}}}"
+    options = (f"buffers.rollout={replay}", "training.keep_last=9", "training.checkpoint_frequency=16")
+    whole = train("--run-dir", "whole", *options)
+    assert whole.exit_code == 0, whole.stderr
+    assert whole.stdout.startswith("buffer rollout: 200 steps of ")
+    assert train("--run-dir", "parts", *options, "training.total_timesteps=128").exit_code == 0
+    assert lab("resume", "parts", "training.total_timesteps=256").exit_code == 0
+    prints = [json.loads(lab("runs", "fingerprint", name, "--json").stdout) for name in ("whole", "parts")]
+    assert prints[0] == prints[1]
+    rows = [Path(name, "metrics.jsonl").read_bytes() for name in ("whole", "parts")]
+    assert rows[0] == rows[1]
+    assert b'"buffer/rollout/size": 200.0' in rows[0]
+    assert list(Path("whole/checkpoints").glob("*/segment-*"))
 
 
 def test_a_run_that_died_before_its_first_checkpoint_begins_anew(train, lab):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from rl_lab.config.build import assemble, build, dims
 from rl_lab.config.device import choose_device
 from rl_lab.config.record import plugin_sources, record_start
 from rl_lab.config.sinks import open_sinks
-from rl_lab.core import ConfigError, Discrete, EnvSpec, MultiDiscrete
+from rl_lab.core import ConfigError, Discrete, EnvSpec, MultiDiscrete, RngStreams
 from rl_lab.core.spaces import Box
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.config.tiny import PLUGIN
@@ -64,6 +66,71 @@ def test_a_phase_that_can_never_update_is_refused(composed, targets):
     with pytest.raises(ConfigError, match="phase 'a' can never update: buffer 'rollout' is empty"):
         assemble(composed(f"training.phases=[{offline},{online}]"), targets)
     assemble(composed(f"training.phases=[{online},{offline}]"), targets)
+
+
+def test_what_the_lab_gives_to_buffers_and_to_buffers_within_them(composed, targets):
+    sized = "_target_: tiny_plugin.SizedBuffer"
+    nested = f"parts: [{{{sized}}}, {{{sized}, seed: 5, device: meta}}], named: {{a: {{{sized}, num_envs: 9}}}}"
+    config = composed(f"buffers={{rollout: {{_target_: tiny_plugin.UnionBuffer, {nested}}}}}", "experiment.seed=3")
+    parts = assemble(config, targets)
+    union = parts.context.buffers["rollout"]
+    first, second, third = *union.parts, union.named["a"]
+    everything = {"device": torch.device("cpu"), "num_envs": 4, "spec": parts.env.spec}
+    assert {key: union.given[key] for key in everything} == everything
+    assert {key: first.given[key] for key in everything} == everything
+    assert (second.given["seed"], second.given["device"]) == (5, torch.device("meta"))  # the YAML's word counts
+    assert (third.given["num_envs"], third.given["spec"]) == (9, parts.env.spec)
+    seeds = [buffer.given["seed"] for buffer in (union, first, third)]
+    paths = [("rollout",), ("rollout", "parts", "0"), ("rollout", "named", "a")]
+    assert seeds == [RngStreams(3).seed("buffer", *path) for path in paths]
+    assert len(set(seeds)) == 3
+
+
+def test_buffers_learn_where_their_files_may_lie_before_anything_is_added(composed, targets, run):
+    parts = assemble(composed("buffers.rollout={_target_: tiny_plugin.SizedBuffer}"), targets)
+    build(parts, run)
+    assert parts.context.buffers["rollout"].attached == [(str(run.path / "buffers" / "rollout"), False)]
+    assert not (run.path / "buffers").exists()
+
+
+def test_data_is_not_loaded_before_the_run_begins(composed, targets):
+    """A buffer that brings its data is not asked whether it is ready, and neither is one that is collected into."""
+    loading = "buffers.rollout={_target_: tiny_plugin.LoadingBuffer, brings: %s}"
+    offline = "training.phases=[{name: a, duration_updates: 3, workflow_hooks: [update_policy]}]"
+    assert not assemble(composed(loading % "true", offline), targets).context.buffers["rollout"].is_loaded
+    assert not assemble(composed(loading % "false"), targets).context.buffers["rollout"].is_loaded
+    assert assemble(composed(loading % "false", offline), targets).context.buffers["rollout"].is_loaded
+
+
+def test_what_a_buffer_refuses_is_said_with_its_path(composed, targets):
+    sized = "{_target_: tiny_plugin.SizedBuffer, capacity: 0}"
+    for node, path in (
+        (sized, "rollout"),
+        (f"{{_target_: tiny_plugin.UnionBuffer, parts: [{sized}]}}", "rollout.parts.0"),
+    ):
+        with pytest.raises(ConfigError, match=f"^buffers.{path}: capacity must be 1 or more, not 0$"):
+            assemble(composed(f"buffers.rollout={node}"), targets)
+
+
+def test_buffers_that_nobody_uses_are_named(composed, targets):
+    tiny = "{_target_: tiny_plugin.TinyBuffer}"
+    one = f"buffers={{rollout: {tiny}, old: {tiny}, b: {tiny}}}"
+    with pytest.raises(ConfigError, match="phase 'train' must say which buffer it uses"):
+        assemble(composed(one), targets)
+    with pytest.raises(
+        ConfigError, match=r"^neither a phase nor the workflow uses buffer 'b', 'old' \(used: \['rollout'\]\)$"
+    ):
+        assemble(composed(one, "training.phases.0.buffer=rollout"), targets)
+    reading = composed(one, "training.phases.0.buffer=rollout", "workflow._target_=tiny_plugin.ReadingWorkflow")
+    assert len(assemble(reading, targets).context.buffers) == 3
+
+
+def test_frames_are_counted_where_actions_are_repeated(composed, targets, run):
+    repeated = ("environment._target_=tiny_plugin.FaultyEnv", "environment.action_repeat=4")
+    build(assemble(composed(*repeated), targets), run).run()
+    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert [row["frames"] for row in rows] == [4 * row["step"] for row in rows]
+    assert [row["step"] for row in rows] == [64, 128, 192, 256]
 
 
 def test_devices(monkeypatch):

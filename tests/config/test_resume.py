@@ -94,6 +94,14 @@ def test_an_environment_that_cannot_be_restored_is_refused_early(train, targets)
     assert check_start(Start(run, "warm_start"), parts).mode == "warm_start"
 
 
+def test_a_run_that_said_it_cannot_be_restored_is_not_resumed(train, targets):
+    run = train("run")
+    run.write_manifest({"exact_resume": False})  # its checkpoints hold no state of the environment
+    parts = assemble(recompose(run), targets)
+    with pytest.raises(CheckpointError, match="cannot be restored exactly"):
+        check_start(Start(run, "exact"), parts)
+
+
 def test_a_damaged_checkpoint_is_named(train, targets):
     run = train("run")
     newest = sorted(run.checkpoints.glob("0*"))[-1]

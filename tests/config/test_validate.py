@@ -34,6 +34,14 @@ def test_values_have_the_declared_types(validated):
         ("algorithm=3", "algorithm: must be an object, not 3"),
         ("environment.num_env=3", "environment: unknown argument of CartPole 'num_env'; did you mean 'num_envs'?"),
         (
+            "environment.device=cpu",
+            "environment.device: the lab gives it itself",
+        ),
+        (
+            "buffers.all={_target_: tiny_plugin.UnionBuffer, parts: [{_target_: tiny_plugin.SizedBuffer, size: 3}]}",
+            "buffers.all.parts.0: unknown argument of SizedBuffer 'size' (choices: capacity",
+        ),
+        (
             "environment._target_=torch.nn.Linear",
             "environment._target_: 'torch.nn.Linear' is not a subclass of VectorEnv",
         ),

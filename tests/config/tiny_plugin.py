@@ -6,7 +6,7 @@ import os
 import os.path as foreign  # noqa: F401  (a name that must not be reachable through this module)
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from subprocess import run as smuggled  # noqa: F401
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import nn
 
-from rl_lab.core import Buffer, Workflow, hook
+from rl_lab.core import Buffer, ConfigError, EnvSpec, Footprint, Workflow, hook
 from rl_lab.environments.cartpole import CartPole
 
 EXECUTED: list[str] = []
@@ -71,9 +71,21 @@ class TinyWorkflow(Workflow):
         return {"loss": loss.detach()}
 
 
+class ReadingWorkflow(TinyWorkflow):
+    """Keeps two buffers for itself."""
+
+    def initialize(self, context):
+        super().initialize(context)
+        self.memories = [context.buffers["old"], context.buffers.get("b")]
+
+
 class TinyBuffer(Buffer):
     def __init__(self) -> None:
         self.trajectory: dict[str, Any] | None = None
+
+    @property
+    def size(self):
+        return 0 if self.trajectory is None else self.trajectory["rewards"].numel()
 
     def add(self, trajectory):
         self.trajectory = trajectory
@@ -90,6 +102,59 @@ class TinyBuffer(Buffer):
 
     def set_state(self, state):
         self.trajectory = state["trajectory"]
+
+
+class LoadingBuffer(TinyBuffer):
+    """Loads what it has when it is first asked."""
+
+    def __init__(self, brings: bool) -> None:
+        super().__init__()
+        self.brings, self.is_loaded = brings, False
+
+    @property
+    def brings_data(self):
+        return self.brings
+
+    def is_ready(self):
+        self.is_loaded = True
+        return True
+
+
+class SizedBuffer(TinyBuffer):
+    """A buffer that says how much it will take up, and shows what it was given."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int = 1000,
+        step_bytes: int = 48,
+        place: str | None = None,
+        device: torch.device | str,
+        num_envs: int,
+        spec: EnvSpec,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if capacity < 1:
+            raise ConfigError(f"capacity must be 1 or more, not {capacity}")
+        self.given = {"device": torch.device(device), "num_envs": num_envs, "spec": spec, "seed": seed}
+        self._size, self._place = (capacity, step_bytes), place
+        self.attached: list[tuple[str, bool]] = []
+
+    def footprint(self):
+        capacity, step_bytes = self._size
+        is_on_disk = self._place == "disk"
+        device = self.given["device"] if is_on_disk or self._place is None else torch.device(self._place)
+        return Footprint(capacity * step_bytes, capacity, device, is_on_disk)
+
+    def attach(self, directory):
+        self.attached.append((str(directory), self.is_ready()))
+
+
+class UnionBuffer(SizedBuffer):
+    def __init__(self, parts: list[Buffer], named: dict[str, Buffer] | None = None, **given: Any) -> None:
+        super().__init__(**given)
+        self.parts, self.named = parts, named or {}
 
 
 class Wrapper(nn.Module):
@@ -112,8 +177,17 @@ def execute(command: str) -> None:
 class FaultyEnv(CartPole):
     """A CartPole that misbehaves from a certain vector step on."""
 
-    def __init__(self, num_envs: int, fault: str = "none", at: int = 40, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        fault: str = "none",
+        at: int = 40,
+        exact_resume: bool = True,
+        action_repeat: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
         super().__init__(num_envs, device=device)
+        self.spec = replace(self.spec, exact_resume=exact_resume, action_repeat=action_repeat)
         self.fault, self.at, self.count = fault, at, 0
 
     def step(self, actions):

@@ -20,8 +20,10 @@ def test_a_wrong_name_lists_the_right_ones():
 def test_declared_but_unused_is_an_error():
     components = Named("component", {"actor": 1, "extra": 2})
     components["actor"]
-    with pytest.raises(ConfigError, match=r"does not use component 'extra' .it uses: \['actor'\]"):
+    with pytest.raises(ConfigError, match=r"the workflow does not use component 'extra' .used: \['actor'\]"):
         components.reject_unused()
+    with pytest.raises(ConfigError, match=r"^nobody reads buffer 'a', 'b' .used: \[\]"):
+        Named("buffer", {"b": 1, "a": 2}).reject_unused("nobody reads")
     components["extra"]
     components.reject_unused()
 

@@ -1,8 +1,11 @@
 """Actions and comparisons that several test files need."""
 
-import torch
+from collections.abc import Mapping
 
-from rl_lab.core import Box, Discrete, MultiDiscrete
+import torch
+from torch import Tensor
+
+from rl_lab.core import Box, Discrete, MultiDiscrete, tree_map
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from tests.environments import zoo  # noqa: F401  (registers its ids, here and in new processes)
 
@@ -21,8 +24,8 @@ def random_actions(spec, num_envs, steps, seed=0):
 
 def assert_equal(a, b):
     """Assert that two trees of tensors are equal to the bit."""
-    assert type(a) is type(b) or isinstance(a, tuple | list)
-    if isinstance(a, dict):
+    assert type(a) is type(b) or isinstance(a, tuple | list | Mapping)
+    if isinstance(a, Mapping):
         assert a.keys() == b.keys()
         a, b = list(a.values()), list(b.values())
     if isinstance(a, torch.Tensor):
@@ -39,4 +42,4 @@ def continue_gymnasium(kwargs, state, actions):
     env = GymnasiumEnv(**kwargs)
     env.reset(987654321)
     env.set_state(state)
-    return [[part.numpy() for part in env.step(torch.from_numpy(action))] for action in actions]
+    return [tree_map(Tensor.numpy, tuple(env.step(torch.from_numpy(action)))) for action in actions]

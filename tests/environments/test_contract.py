@@ -40,6 +40,7 @@ ENVIRONMENTS = {
     "gym HalfCheetah": gymnasium_env("HalfCheetah-v5", env_kwargs=SHORT),
     "gym FrozenLake": gymnasium_env("FrozenLake-v1"),
     "gym dict": gymnasium_env("Zoo/Menagerie-v0"),
+    "gym nested": gymnasium_env("Zoo/Nest-v0"),
     "gym process": gymnasium_env("CartPole-v1", backend="process", num_workers=2),
 }
 STATE_LEAVES = (torch.Tensor, np.ndarray, int, float, str, bool, type(None))
@@ -180,7 +181,7 @@ def test_gymnasium_continues_in_a_new_process(name, new_process):
     here = roll(env, actions[60:])
     assert any(step.truncated.any() or step.terminated.any() for step in here)
     for a, b in zip(here, future.result(), strict=True):
-        assert_equal(a, [torch.from_numpy(part) for part in b])
+        assert_equal(a, tree_map(torch.from_numpy, b))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 from rl_lab.core import Box, ConfigError, Discrete, EnvironmentFault, MultiDiscrete, flat_dim
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from tests.environments import zoo
-from tests.environments.rollouts import random_actions
+from tests.environments.rollouts import assert_equal, random_actions
 
 torch.set_num_threads(1)
 
@@ -106,7 +106,7 @@ def test_an_environment_may_write_into_its_action():
     "name",
     ["Hopper-v5", "Ant-v5", "Walker2d-v5", "BipedalWalker-v3", "MountainCar-v0", "Taxi-v4"],
 )
-def test_replay_is_exact(name):
+def test_state_is_exact(name):
     env, other = GymnasiumEnv(name, 2), GymnasiumEnv(name, 2)
     env.reset(8)
     actions = random_actions(env.spec, 2, 250)
@@ -114,27 +114,44 @@ def test_replay_is_exact(name):
         env.step(action)
     other.set_state(env.get_state())
     for action in actions[130:]:
-        for a, b in zip(env.step(action), other.step(action), strict=True):
-            assert torch.equal(a, b)
+        assert_equal(env.step(action), other.step(action))
+
+
+def test_actions_are_kept_only_where_there_is_no_native_state():
+    kept = {}
+    for name in ("CartPole-v1", "Zoo/Faulty-v0"):
+        env = GymnasiumEnv(name, 1)
+        env.reset(0)
+        for _ in range(4):
+            env.step(torch.ones(1, dtype=torch.int64))
+        (kept[name],) = env.get_state()["members"]
+    assert "actions" not in kept["CartPole-v1"]
+    assert kept["CartPole-v1"]["native"]["rng"]["bit_generator"] == "PCG64"
+    assert kept["Zoo/Faulty-v0"]["actions"].tolist() == [1, 1, 1, 1]
+    assert "native" not in kept["Zoo/Faulty-v0"]
+    state = {"id": "CartPole-v1", "steps": 4, "members": [kept["Zoo/Faulty-v0"]]}
+    with pytest.raises(EnvironmentFault, match="its state is native and the stored one replayed"):
+        GymnasiumEnv("CartPole-v1", 1).set_state(state)
 
 
 def test_a_replay_that_leads_elsewhere_is_a_fault():
-    env = GymnasiumEnv("CartPole-v1", 2)
+    name = "Zoo/Faulty-v0"
+    env = GymnasiumEnv(name, 2)
     env.reset(0)
     for action in random_actions(env.spec, 2, 5):
         env.step(action)
     state = env.get_state()
     state["members"][1]["observation"][""][0] += 1e-7
-    with pytest.raises(EnvironmentFault, match=r"'CartPole-v1' \(copy 1, .*replay\).*another observation"):
-        GymnasiumEnv("CartPole-v1", 2).set_state(state)
+    with pytest.raises(EnvironmentFault, match=r"'Zoo/Faulty-v0' \(copy 1, .*restore\).*another observation"):
+        GymnasiumEnv(name, 2).set_state(state)
     state = env.get_state()
     state["members"][0]["rng"]["state"]["state"] += 1
     with pytest.raises(EnvironmentFault, match=r"copy 0, .*another random state"):
-        GymnasiumEnv("CartPole-v1", 2).set_state(state)
+        GymnasiumEnv(name, 2).set_state(state)
     state = env.get_state()
     state["members"][0]["actions"] = np.ones(500, np.int64)
     with pytest.raises(EnvironmentFault, match=r"copy 0, .*ended early"):
-        GymnasiumEnv("CartPole-v1", 2).set_state(state)
+        GymnasiumEnv(name, 2).set_state(state)
 
 
 def test_a_state_of_another_environment_is_refused():
@@ -220,16 +237,29 @@ def test_actions_that_are_not_finite_are_refused():
     [
         ({"name": "CartPol-v1"}, r"environment.name 'CartPol-v1'; did you mean 'CartPole-v1'\? \(choices: .*CartPole"),
         ({"name": "no_such_module:Thing-v0"}, "environment.name 'no_such_module:Thing-v0'.*no_such_module"),
-        ({"name": "ALE/Pong-v5"}, r"'ALE/Pong-v5' needs .*pip install 'rl-lab\[atari\]'"),
+        ({"name": "CarRacing-fst"}, r"did you mean 'CarRacing-fast'\?.*module:function, dm_control/<domain>-<task>"),
+        ({"name": "tests.environments.zoo:make_it"}, "'tests.environments.zoo:make_it': .*no function 'make_it'"),
+        ({"name": "tests.environments.zoo:ACTIONS"}, "no function 'ACTIONS'"),
+        ({"name": "tests.environments.rollouts:GymnasiumEnv"}, "belongs to rl_lab.environments.gymnasium: name it as"),
+        ({"name": "tests.environments.zoo:make_informer"}, "env_kwargs does not fit .*length"),
         ({"name": "Zoo/Strange-v0"}, "environment.name 'Zoo/Strange-v0' has the unsupported space Text"),
         ({"name": "CartPole-v1", "env_kwargs": {"wheels": 3}}, "environment.env_kwargs does not fit .*wheels"),
         ({"name": "CartPole-v1", "backend": "threads"}, "environment.backend 'threads'.*choices: process, sync"),
         ({"name": "CartPole-v1", "num_envs": 0}, "environment.num_envs"),
+        ({"name": "CartPole-v1", "on_crash": "ignore"}, "environment.on_crash 'ignore'.*choices: raise, restart"),
+        ({"name": "CartPole-v1", "on_crash": "restart"}, "on_crash=restart .*backend=process"),
+        ({"name": "CartPole-v1", "timeout_s": -1.0}, "environment.timeout_s must be more than 0"),
+        ({"name": "CartPole-v1", "wrappers": ["grey"]}, "wrapper .*'grey'.*choices: .*grayscale"),
+        *(
+            (
+                {"name": "Zoo/Actor-v0", "env_kwargs": {"kind": kind}},
+                "'Zoo/Actor-v0' has the unsupported space .*Boxes$",
+            )
+            for kind in ("mixture", "text")
+        ),
     ],
 )
 def test_wrong_config_is_named(kwargs, message):
-    if kwargs["name"].startswith("ALE") and "ale_py" in sys.modules:
-        pytest.skip("ale_py is installed")
     with pytest.raises(ConfigError, match=message) as caught:
         GymnasiumEnv(**{"num_envs": 1, **kwargs})
     assert "\n" not in str(caught.value)
@@ -241,6 +271,24 @@ def test_a_missing_package_names_its_extra(monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(ConfigError, match=r"'LunarLander-v3' needs .*pip install 'rl-lab\[box2d\]'"):
         GymnasiumEnv("LunarLander-v3", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("dm_control/cartpole-swingup", "dm_control", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+        ("gym_pusht/PushT-v0", "gym_pusht", "pusht"),
+    ],
+)
+def test_a_missing_package_of_a_family_names_its_extra(monkeypatch, name, package, extra):
+    for module in [found for found in sys.modules if f"{found}.".startswith(f"{package}.")]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'rl-lab\[{extra}\]'") as caught:
+        GymnasiumEnv(name, 1)
+    assert "\n" not in str(caught.value)
 
 
 def test_render_returns_a_picture_only_when_asked():

@@ -2,12 +2,15 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +22,8 @@ torch.set_num_threads(1)
 
 
 def shared_files():
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    names = {path.name for path in Path("/dev/shm").iterdir()}
+    return {name for name in names if not name.startswith("sem.")}  # semaphores come and go with other programs
 
 
 def is_running(pid):
@@ -36,7 +40,7 @@ def wait_until(condition, limit_s=20.0):
     return condition()
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Zoo/Menagerie-v0", "HalfCheetah-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Zoo/Menagerie-v0", "Zoo/Nest-v0", "HalfCheetah-v5"])
 def test_it_equals_the_sync_backend_bit_for_bit(name):
     files = shared_files()
     sync, pool = GymnasiumEnv(name, 5), GymnasiumEnv(name, 5, backend="process", num_workers=2)
@@ -80,6 +84,126 @@ def test_an_environment_that_kills_its_process_is_named():
     with pytest.raises(EnvironmentFault, match=r"\(copy 0, vector step 3, step with action 4\) lost .*exit code -9"):
         env.step(torch.full((3,), 4))
     env.close()
+
+
+def test_infos_are_the_same_in_both_backends():
+    keys = ["steps", "won", "array", "episode.r", "absent"]
+    options = {"name": "Zoo/Informer-v0", "num_envs": 3, "info_keys": keys}
+    sync, pool = GymnasiumEnv(**options), GymnasiumEnv(**options, backend="process", num_workers=2)
+    sync.reset(0)
+    pool.reset(0)
+    lengths = [0] * 3
+    for action in random_actions(sync.spec, 3, 30):
+        ours, theirs = sync.step(action), pool.step(action)
+        assert_equal(ours, theirs)
+        lengths = [length + 1 for length in lengths]
+        ended = ours.terminated.tolist()
+        assert list(ours.infos) == keys
+        assert ours.infos["steps"].tolist() == lengths
+        assert ours.infos["won"].tolist() == [float(choice == 2) for choice in action]
+        assert ours.infos["array"].tolist() == [float(choice) * 0.5 for choice in action]
+        assert ours.infos["episode.r"].tolist() == [10.0 * n * end for n, end in zip(lengths, ended, strict=True)]
+        assert ours.infos["absent"].tolist() == [0.0] * 3
+        assert ours.infos["won"].dtype == torch.float32
+        lengths = [0 if end else length for length, end in zip(lengths, ended, strict=True)]
+    pool.close()
+    wordy = GymnasiumEnv("Zoo/Informer-v0", 1, info_keys=["name"])
+    wordy.reset(0)
+    with pytest.raises(
+        EnvironmentFault, match=r"\(copy 0, .*action 1\) reported the info 'name' as str, which is not one"
+    ):
+        wordy.step(torch.ones(1, dtype=torch.int64))
+
+
+def restartable(name, num_envs, num_workers=1, **kwargs):
+    return GymnasiumEnv(name, num_envs, backend="process", num_workers=num_workers, on_crash="restart", **kwargs)
+
+
+def test_a_killed_worker_is_restarted_by_choice(caplog):
+    env, sync = restartable("CartPole-v1", 5, 2), GymnasiumEnv("CartPole-v1", 5)
+    before = env.reset(0)
+    sync.reset(0)
+    actions = random_actions(env.spec, 5, 200)
+    for action in actions[:3]:
+        before = env.step(action).observations
+        sync.step(action)
+    victim = env._backend._workers[0]
+    assert victim.share.rows == slice(0, 2)
+    os.kill(victim.process.pid, signal.SIGKILL)
+    step, untouched = env.step(actions[3]), sync.step(actions[3])
+    lost, others = slice(0, 2), slice(2, 5)
+    assert step.truncated[lost].all()
+    assert not step.terminated[lost].any()
+    assert step.rewards[lost].tolist() == [0.0, 0.0]
+    assert torch.equal(step.final_observations[lost], before[lost])
+    assert_equal([part[others] for part in step[:5]], [part[others] for part in untouched[:5]])
+    # the members begin anew with a child of the seed they had
+    for copy, word in enumerate(np.random.SeedSequence(0).generate_state(5)[lost]):
+        (child,) = np.random.SeedSequence(int(word) >> 1, spawn_key=(0,)).generate_state(1)
+        expected, _ = gymnasium.make("CartPole-v1").reset(seed=int(child) >> 1)
+        assert step.observations[copy].tolist() == expected.tolist()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    who = r"environment 'CartPole-v1' \(copy \d, step with action [01]\)"
+    what = r"lost its worker process \(pid \d+, exit code -9\); copies 0 to 1 begin new episodes in a new process"
+    assert re.fullmatch(f"{who} {what}", record.getMessage())
+    # the run stays resumable
+    other = GymnasiumEnv("CartPole-v1", 5)
+    other.set_state(env.get_state())
+    for action in actions[4:60]:
+        assert_equal(env.step(action), other.step(action))
+    env.close()
+    assert not multiprocessing.active_children()
+
+
+def test_a_second_crash_after_a_restore_goes_on_with_the_same_seeds():
+    options = {"env_kwargs": {"fault": "die", "at_step": 4}, "exact_resume": True, "info_keys": ["none"]}
+    env, other = restartable("Zoo/Faulty-v0", 2, **options), restartable("Zoo/Faulty-v0", 2, **options)
+    env.reset(1)
+    actions = random_actions(env.spec, 2, 10)
+    steps = []
+    for index, action in enumerate(actions):
+        if index == 5:  # after the first crash, in step 4 of all copies
+            state = env.get_state()
+        steps.append(env.step(action))
+    assert [step.truncated.all().item() for step in steps] == [False] * 3 + [True] + [False] * 3 + [True] + [False] * 2
+    other.set_state(state)
+    for step, action in zip(steps[5:], actions[5:], strict=True):
+        assert_equal(step, other.step(action))
+    env.close()
+    other.close()
+
+
+def test_a_worker_that_cannot_begin_again_is_a_fault():
+    env = restartable("Zoo/Faulty-v0", 1, env_kwargs={"fault": "die at reset"}, exact_resume=True)
+    with pytest.raises(
+        EnvironmentFault, match=r"\(copy 0, vector step 0, being reset in a new process\) lost its worker"
+    ):
+        env.reset(0)
+    env.close()
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_hangs_counts_as_crashed(caplog):
+    options = {"backend": "process", "env_kwargs": {"fault": "hang", "at_step": 2}, "exact_resume": True}
+    env = GymnasiumEnv("Zoo/Faulty-v0", 1, **options, timeout_s=0.5)
+    env.reset(0)
+    action = torch.tensor([4])
+    env.step(action)
+    with pytest.raises(
+        EnvironmentFault, match=r"\(copy 0, vector step 2, step with action 4\) gave no answer for 0.5 s"
+    ):
+        env.step(action)
+    env.close()
+    env = GymnasiumEnv("Zoo/Faulty-v0", 1, **options, timeout_s=0.5, on_crash="restart")
+    first = env.reset(0)
+    first = env.step(action).observations
+    step = env.step(action)
+    assert step.truncated.all()
+    assert torch.equal(step.final_observations, first)
+    assert "gave no answer for 0.5 s" in caplog.text
+    env.close()
+    assert not multiprocessing.active_children()
 
 
 def test_interrupts_are_left_to_the_parent():
@@ -127,5 +251,5 @@ def test_workers_end_with_their_parent(tmp_path, end):
 
 
 def test_workers_import_no_torch():
-    command = "import sys, rl_lab.environments.process_worker; sys.exit('torch' in sys.modules)"
+    command = "import sys, rl_lab.environments.hosting.process_worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import gymnasium
 import numpy as np
@@ -22,6 +23,8 @@ class Faulty(gymnasium.Env):
         self._steps = 0
         if self._fault == "raise at reset":
             raise OSError("no such level")
+        if self._fault == "die at reset":
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.np_random.random(3, dtype=np.float32), {}
 
     def step(self, action):
@@ -36,6 +39,8 @@ class Faulty(gymnasium.Env):
             raise KeyError("wheel")
         if self._fault == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._fault == "hang":
+            time.sleep(600)
         if self._fault == "nan":
             obs = np.array([0, np.nan, 0], np.float32)
         if self._fault == "shape":
@@ -140,5 +145,151 @@ class Strange(gymnasium.Env):
     action_space = spaces.Discrete(2)
 
 
-for _kind in (Faulty, Menagerie, Echo, Unrepeatable, Strange):
+ACTIONS = {
+    "binary": spaces.MultiBinary(3),
+    "binary square": spaces.MultiBinary((2, 2)),
+    "square": spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
+    "tuple": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary(2))),
+    "dict": spaces.Dict(
+        {"gear": spaces.Discrete(4), "arm": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Discrete(2)))}
+    ),
+    "whole": spaces.Box(-2, 7, (2,), np.int32),
+    "boxes": spaces.Dict(
+        {"steer": spaces.Box(-1, 1, (1,), np.float32), "pedals": spaces.Box(0, 10, (2, 1), np.float64)}
+    ),
+    "half bounded": spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, 4], np.float32)),
+    "mixture": spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32))),
+    "text": spaces.Text(3),
+}
+
+
+class Actor(gymnasium.Env):
+    """Takes one kind of action, keeps what it was given and observes how much that was."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self, kind):
+        self.action_space = ACTIONS[kind]
+        self.given = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._total = self.np_random.random()
+        return np.array([self._total], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.given.append(action)
+        self._total += float(spaces.flatten(self.action_space, action).astype(np.float64) @ self._weights())
+        return np.array([self._total], np.float32), 0.0, False, False, {}
+
+    def _weights(self):
+        return np.arange(1, spaces.flatdim(self.action_space) + 1)
+
+
+class Nest(gymnasium.Env):
+    """Observes a tuple, or dicts and tuples within each other."""
+
+    action_space = spaces.Discrete(2)
+    flat = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)))
+    deep = spaces.Dict(
+        {
+            "camera": spaces.Dict({"rgb": spaces.Box(0, 255, (4, 5, 3), np.uint8), "pose": flat}),
+            "bits": spaces.MultiBinary(2),
+        }
+    )
+
+    def __init__(self, kind="deep", fault=None):
+        self.observation_space = self.deep if kind == "deep" else self.flat
+        self._fault = fault
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        obs = self.observation_space.sample()
+        if self._fault == "keys":
+            obs["camera"].pop("rgb")
+        if self._fault == "parts":
+            obs = obs[:1]
+        return obs, 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+class Informer(gymnasium.Env):
+    """Reports numbers of several kinds, some of them only now and then."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, length=5, wheels=4):
+        self._length, self._wheels, self._steps = length, wheels, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        self._length_now = self._length + int(self.np_random.integers(3))
+        return np.zeros(1, np.float32), {"steps": -1}
+
+    def step(self, action):
+        self._steps += 1
+        info = {"steps": self._steps, "won": bool(action == 2), "array": np.array([action * 0.5]), "name": "x"}
+        if self._steps == self._length_now:
+            info["episode"] = {"r": 10.0 * self._steps, "wheels": self._wheels}
+        return np.zeros(1, np.float32), 1.0, self._steps == self._length_now, False, info
+
+
+class Shifting(gymnasium.Env):
+    """Has other spaces than the copy before, or than before its second reset."""
+
+    action_space = spaces.Discrete(2)
+    made = 0
+
+    def __init__(self, when):
+        type(self).made += 1
+        self._when, self._resets = when, 0
+        self.observation_space = spaces.Box(0, 1, (2 + type(self).made if when == "copy" else 2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._resets += 1
+        if self._when == "reset" and self._resets == 2:
+            self.action_space = spaces.Discrete(3)
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(self.observation_space.shape, np.float32), 0.0, True, False, {}
+
+
+class Repeater(gymnasium.Wrapper):
+    """A layer that takes several frames per step."""
+
+    def __init__(self, env, frames):
+        super().__init__(env)
+        self.frames_per_step = frames
+
+
+class Plain(gymnasium.Wrapper):
+    """A layer of the user, of which the lab knows nothing."""
+
+
+class Remembering(Plain):
+    """One that says it goes on where the episode before it ended."""
+
+    remembers_episodes = True
+
+
+def make_informer(length, **kwargs):
+    """A user's factory."""
+    return Informer(length, **kwargs)
+
+
+def make_nothing():
+    """A factory that forgets to return."""
+
+
+KINDS = (Faulty, Menagerie, Echo, Unrepeatable, Strange, Actor, Nest, Informer, Shifting)
+for _kind in KINDS:
     gymnasium.register(f"Zoo/{_kind.__name__}-v0", entry_point=f"tests.environments.zoo:{_kind.__name__}")

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from rl_lab.core import Discrete, Workflow, hook
+from rl_lab.environments.counting import ENV, STEP, Counting
 
 
 def no_timer(name):
@@ -52,3 +53,12 @@ class Counter(Workflow):
 
     def set_state(self, state):
         self.calls = list(state["calls"])
+
+
+class Reporting(Counting):
+    """Reports the step within the episode and the number of the copy, as infos."""
+
+    def step(self, actions):
+        step = super().step(actions)
+        final = step.final_observations
+        return step._replace(infos={"steps": final[..., STEP].clone(), "copy": final[..., ENV] * 0.5})

@@ -4,7 +4,7 @@ import torch
 from rl_lab.core import EnvironmentFault, tree_cat
 from rl_lab.environments.counting import ENV, EPISODE, LAST_ACTION, STEP, Counting
 from rl_lab.orchestration.collector import Collector
-from tests.orchestration.parts import Counter, no_timer
+from tests.orchestration.parts import Counter, Reporting, no_timer
 
 NUM_ENVS = 5
 
@@ -82,6 +82,46 @@ def test_episode_statistics_against_a_naive_count():
     assert float(collector.drain_metrics()["return"].weight) == 0
 
 
+def mean(metric):
+    return float(metric.total / metric.weight)
+
+
+def test_infos_are_recorded_and_their_last_values_logged():
+    collector = Collector(Reporting(NUM_ENVS), 0, no_timer)
+    rows = collect(collector, Counter(), 50).trajectory
+    assert list(rows["infos"]) == ["steps", "copy"]
+    assert torch.equal(rows["infos"]["steps"], rows["final_observations"][..., STEP])
+    lengths, copies = [], []
+    for t in range(50):
+        for env in range(NUM_ENVS):
+            if rows["terminated"][t, env] or rows["truncated"][t, env]:
+                lengths.append(float(rows["final_observations"][t, env, STEP]))
+                copies.append(0.5 * env)
+    metrics = collector.drain_metrics()
+    assert list(metrics) == ["return", "length", "info/steps", "info/copy"]
+    assert mean(metrics["info/steps"]) == pytest.approx(sum(lengths) / len(lengths))
+    assert mean(metrics["info/copy"]) == pytest.approx(sum(copies) / len(copies))
+    assert float(collector.drain_metrics()["info/copy"].total) == 0
+    assert "infos" not in collect(new_collector(), Counter(), 2).trajectory
+
+
+def test_infos_do_not_notice_chunks_and_restores():
+    torch.manual_seed(1)
+    whole = Collector(Reporting(NUM_ENVS), 0, no_timer)
+    collect(whole, Counter(), 30)
+    torch.manual_seed(1)
+    collector = Collector(Reporting(NUM_ENVS), 0, no_timer)
+    for size in (3, 20, 7):
+        collect(collector, Counter(), size)
+        successor = Collector(Reporting(NUM_ENVS), 0, no_timer)
+        successor.set_state(collector.get_state())
+        collector = successor
+    a, b = whole.drain_metrics(), collector.drain_metrics()
+    assert [(name, [float(x) for x in value]) for name, value in a.items()] == [
+        (name, [float(x) for x in value]) for name, value in b.items()
+    ]
+
+
 def test_a_stop_request_ends_the_rollout_after_the_running_step():
     asked = iter([False, False, True])
     assert collect(new_collector(), Counter(), 30, stop=lambda: next(asked)).vector_steps == 3
@@ -91,10 +131,10 @@ def test_extras_may_not_shadow_what_the_collector_records():
     class Clashing(Counter):
         def act(self, *args, **kwargs):
             actions, extras, carry = super().act(*args, **kwargs)
-            return actions, {"rewards": extras["count"]}, carry
+            return actions, {"rewards": extras["count"], "infos": {}}, carry
 
     with pytest.raises(
-        ValueError, match=r"Clashing.act returned extras that the collector records itself: \['rewards'\]"
+        ValueError, match=r"Clashing.act returned extras that the collector records itself: \['infos', 'rewards'\]"
     ):
         collect(new_collector(), Clashing(), 1)
 
@@ -136,3 +176,10 @@ def test_an_environment_that_raises_or_returns_another_shape_is_named():
 
     with pytest.raises(EnvironmentFault, match=r"returned rewards of shape .5, 1., expected .5,."):
         collect(Collector(Nested(NUM_ENVS), 0, no_timer), Counter(), 1)
+
+    class Talkative(Counting):
+        def step(self, actions):
+            return super().step(actions)._replace(infos={"speed": torch.zeros(NUM_ENVS, 2)})
+
+    with pytest.raises(EnvironmentFault, match=r"returned info 'speed' of shape .5, 2., expected .5,."):
+        collect(Collector(Talkative(NUM_ENVS), 0, no_timer), Counter(), 1)

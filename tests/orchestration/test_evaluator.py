@@ -6,7 +6,7 @@ import torch
 from rl_lab.core import RngStreams
 from rl_lab.environments.counting import Counting
 from rl_lab.orchestration.evaluator import Evaluator
-from tests.orchestration.parts import Counter
+from tests.orchestration.parts import Counter, Reporting
 
 
 def evaluator(num_envs, num_episodes, **options):
@@ -34,6 +34,15 @@ def test_every_copy_plays_its_share_whole_so_that_short_episodes_do_not_crowd_in
     assert (metrics["return_min"], metrics["return_max"]) == (min(returns), max(returns))
     mean = sum(returns) / len(returns)
     assert metrics["return_std"] == pytest.approx((sum((r - mean) ** 2 for r in returns) / len(returns)) ** 0.5)
+
+
+def test_the_last_infos_of_the_counted_episodes_are_averaged():
+    lengths, _ = expected(4, 10)
+    judge = Evaluator(Reporting(4, min_length=2, max_length=9), 10, RngStreams(3))
+    metrics = judge.evaluate(Counter(), step=0)
+    assert metrics["info/steps"] == pytest.approx(sum(lengths) / 10)
+    assert metrics["info/copy"] == pytest.approx((3 * 0.0 + 3 * 0.5 + 2 * 1.0 + 2 * 1.5) / 10)  # 3, 3, 2, 2 episodes
+    assert not any(name.startswith("info/") for name in evaluator(4, 10).evaluate(Counter(), step=0))
 
 
 def test_training_does_not_notice_an_evaluation():

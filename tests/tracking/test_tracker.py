@@ -58,6 +58,39 @@ def test_rows_are_weighted_means_of_their_interval(run):
     assert list(rows(run.metrics_file)[0]) == [*position, "collect/return", "train/loss"]
 
 
+def test_gauges_are_read_when_a_row_is_written_and_frames_stand_beside_steps(run):
+    tracker = Tracker(run, every_steps=100, frames_per_step=4)
+    tracker.open(1000)
+    counters, asked = Counters(60), []
+
+    def gauges():
+        asked.append(counters.env_steps)
+        return {"buffer/replay/size": float(counters.env_steps)}
+
+    tracker.log("train", {"loss": 1.0})
+    assert not tracker.write_due(counters, "joint", gauges)
+    counters.env_steps = 120
+    assert tracker.write_due(counters, "joint", gauges)
+    tracker.flush(counters, "joint", gauges)  # nothing was logged since: no row
+    tracker.write("eval", {"return": 5.0}, counters, "joint")
+    tracker.close()
+    means, evaluation = rows(run.metrics_file)
+    assert list(means) == [
+        "step",
+        "frames",
+        "updates",
+        "episodes",
+        "cycles",
+        "phase",
+        "train/loss",
+        "buffer/replay/size",
+    ]
+    assert (means["step"], means["frames"], means["buffer/replay/size"]) == (120, 480, 120.0)
+    assert (evaluation["frames"], "buffer/replay/size" in evaluation) == (480, False)
+    assert asked == [120]
+    assert rows(run.perf_file)[-1]["frames"] == 480
+
+
 def test_either_clock_fires_and_both_are_consumed(run):
     tracker = Tracker(run, every_steps=100, every_updates=10)
     tracker.open(1000)

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from rl_lab.core import Segment
+
 
 def assert_same(a, b, path="root"):
     assert type(a) is type(b), (path, type(a), type(b))
@@ -19,6 +21,9 @@ def assert_same(a, b, path="root"):
         assert bytes(a.detach().resolve_conj().reshape(-1).contiguous().view(torch.uint8).tolist()) == bytes(
             b.reshape(-1).contiguous().view(torch.uint8).tolist()
         ), path
+    elif isinstance(a, Segment):
+        assert a.key == b.key, path
+        assert_same(a.tensor, b.tensor, path)
     elif isinstance(a, np.ndarray):
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), path
     elif isinstance(a, float):

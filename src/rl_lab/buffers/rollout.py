@@ -18,6 +18,11 @@ class RolloutBuffer(Buffer):
         self._device = torch.device(device)
         self._chunks: list[Trajectory] = []
 
+    @property
+    def size(self) -> int:
+        """Return how many env steps it holds."""
+        return sum(chunk["rewards"].numel() for chunk in self._chunks)
+
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps."""
         self._chunks.append(trajectory)

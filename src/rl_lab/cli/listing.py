@@ -6,7 +6,7 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ class Kind(StrEnum):
     ENVIRONMENTS = "environments"
 
 
+FACTS = "environment_facts.yaml"  # by benchmarks/environments.py: option -> whether it resumes exactly
+UNKNOWN = "not measured: lab env check {name}"
 GROUPS = {Kind.EXPERIMENTS: "experiment", Kind.WORKFLOWS: "workflow", Kind.ENVIRONMENTS: "environment"}
 
 
@@ -35,18 +37,36 @@ def list_(
     with Reported(debug):
         from rl_lab.config.trees import group_files
 
-        listed: dict[str, dict[str, str]] = {}
+        listed: dict[str, dict[str, Any]] = {}
         for each in [kind] if kind else Kind:
             files = group_files(GROUPS[each], config_dir)
             listed[each.value] = {name: _summary(path) for name, path in files.items()}
+            if each is Kind.ENVIRONMENTS:
+                listed[each.value] = _with_exactness(files)
         if as_json:
             typer.echo(json.dumps(listed, indent=1))
             return
         for title, options in listed.items():
             typer.echo(f"{title}:")
             width = max(map(len, options), default=0)
-            for name, summary in options.items():
-                typer.echo(f"  {name:<{width}}  {summary}".rstrip())
+            for name, option in options.items():
+                text = option if isinstance(option, str) else f"{option['summary']} [{option['resume']}]"
+                typer.echo(f"  {name:<{width}}  {text}".rstrip())
+
+
+def _with_exactness(files: dict[str, Path]) -> dict[str, dict[str, str]]:
+    """Return what each environment is and how its running episodes come back, which was measured for the packaged."""
+    import yaml
+
+    from rl_lab.config.trees import CONFIGS
+
+    facts: dict[str, str] = yaml.safe_load((CONFIGS / FACTS).read_text())
+    listed = {}
+    for name, path in files.items():
+        is_packaged = path.is_relative_to(CONFIGS)
+        resume = facts.get(name, UNKNOWN) if is_packaged else UNKNOWN
+        listed[name] = {"summary": _summary(path), "resume": resume.format(name=name)}
+    return listed
 
 
 def _summary(path: Path) -> str:

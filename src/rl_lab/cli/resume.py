@@ -37,7 +37,7 @@ def resume(
     with Reported(debug):
         from rl_lab.cli.running import opened, print_results, result_of
 
-        job = _job(arguments or [], mode, checkpoint, root or DEFAULT_ROOT, plugin or [])
+        job = _job(arguments or [], mode, checkpoint, root or DEFAULT_ROOT, plugin or [], quiet=as_json)
         if not as_json:
             typer.echo(f"run: {job.run.path}")
         with opened(job, quiet=as_json) as orchestrator:
@@ -45,7 +45,7 @@ def resume(
         print_results([result_of(job.run)], as_json)
 
 
-def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plugins: list[str]) -> Job:
+def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plugins: list[str], *, quiet: bool) -> Job:
     from pathlib import Path
 
     from rl_lab.cli.running import continued_job, new_job
@@ -68,6 +68,7 @@ def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plu
     targets = Targets(AllowList(load_plugins(plugins)))
     composed = recompose(run, overrides)
     if mode == "exact":
-        return continued_job(run, composed, targets)
+        return continued_job(run, composed, targets, quiet=quiet)
     typer.echo(f"{mode} from {run.path}: drops {DROPPED[mode]}", err=True)
-    return new_job(composed, targets, None, Start(run, mode, Path(checkpoint) if checkpoint else None))
+    start = Start(run, mode, Path(checkpoint) if checkpoint else None)
+    return new_job(composed, targets, None, start, quiet=quiet)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rl_lab.config.build import Parts, assemble, build
+from rl_lab.config.memory import check_room
 from rl_lab.config.record import record_start
 from rl_lab.config.resume import Start, check_start, config_files, find_start, has_checkpoints, load_start, restore
 from rl_lab.config.targets import Targets
@@ -33,26 +34,49 @@ class Job:
     start: Start | None  # None: from the beginning
 
 
-def new_job(composed: DictConfig, targets: Targets, run_dir: str | Path | None, start: Start | None = None) -> Job:
+def new_job(
+    composed: DictConfig,
+    targets: Targets,
+    run_dir: str | Path | None,
+    start: Start | None = None,
+    *,
+    quiet: bool = False,
+) -> Job:
     """Return a job in a directory of its own; it starts from `start` or from `training.resume_path`."""
     parts = assemble(composed, targets)
     experiment, training = parts.config["experiment"], parts.config["training"]
+    notes = _notes(parts, Path(run_dir or experiment["root"]))
     if start is None and training["resume_path"] is not None:
         start = find_start(training["resume_path"], training["resume_mode"])
     if start is not None:
         start = check_start(start, parts)
+    _tell(notes, quiet)
     run = RunDirectory.create(
         experiment["root"], experiment["name"], experiment["seed"], run_dir, files=config_files(parts)
     )
     return Job(parts, run, start)
 
 
-def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, checkpoint: Path | None = None) -> Job:
+def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, *, quiet: bool = False) -> Job:
     """Return a job that goes on exactly where `run` stopped; one that died before its first checkpoint begins anew."""
     parts = assemble(composed, targets)
-    if not has_checkpoints(run):
-        return Job(parts, run, None)
-    return Job(parts, run, check_start(Start(run, "exact", checkpoint), parts))
+    notes = _notes(parts, run.path, run.path)
+    start = check_start(Start(run, "exact"), parts) if has_checkpoints(run) else None
+    _tell(notes, quiet)
+    return Job(parts, run, start)
+
+
+def _notes(parts: Parts, root: Path, run: Path | None = None) -> list[str]:
+    """Return what a person should know before a run begins; buffers that cannot fit are refused."""
+    notes, spec = check_room(parts.context.buffers, parts.config["buffers"], root, run), parts.env.spec
+    if not spec.exact_resume:
+        notes += [f"environment {spec.id!r} cannot be restored exactly: this run can be warm-started but not resumed"]
+    return notes
+
+
+def _tell(notes: list[str], quiet: bool) -> None:
+    for note in notes if not quiet else ():
+        typer.echo(note)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def train(
         _check_run_dir(run_dir, len(lists))
         results = []
         for each in lists:
-            job = _job(each, run_dir, config_dir, plugin or [])
+            job = _job(each, run_dir, config_dir, plugin or [], quiet=as_json)
             if not as_json:
                 typer.echo(f"run: {job.run.path}")
             with opened(job, quiet=as_json) as orchestrator:
@@ -54,7 +54,7 @@ def _check_run_dir(run_dir: str | None, count: int) -> None:
         raise UsageError(f"--run-dir {run_dir} is one run, but {count} seeds are given")
 
 
-def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plugins: list[str]) -> Job:
+def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plugins: list[str], *, quiet: bool) -> Job:
     """Return a new run, or the one that lies in `run_dir` already."""
     from pathlib import Path
 
@@ -67,10 +67,10 @@ def _job(overrides: list[str], run_dir: str | None, config_dir: str | None, plug
 
     targets = Targets(AllowList(load_plugins(plugins)))
     if run_dir is None or not (Path(run_dir) / "manifest.json").is_file():
-        return new_job(compose(overrides, config_dir), targets, run_dir)
+        return new_job(compose(overrides, config_dir), targets, run_dir, quiet=quiet)
     run = RunDirectory.open(run_dir)
     composed = compose(overrides, config_dir) if overrides else recompose(run)
-    return continued_job(run, composed, targets)
+    return continued_job(run, composed, targets, quiet=quiet)
 
 
 def _print_config(kind: str, package: str | None, overrides: list[str], config_dir: str | None) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import prepare_torch
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
-from rl_lab.config.targets import Targets
-from rl_lab.config.validate import read_phases, reject_idle, validate
+from rl_lab.config.targets import Supply, Targets
+from rl_lab.config.validate import read_phases, reject_idle, reject_unused_buffers, validate
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.seeding import RngStreams, seed_everything
@@ -58,14 +59,16 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
             components=_build_block("components", config, targets),
             controllers=_build_block("controllers", config, targets),
             optimizers=Optimizers(_build_block("optimizers", config, targets)),
-            buffers=_build_block("buffers", config, targets, device=device, num_envs=env.num_envs),
+            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env)),
             rng=rng,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
-    reject_idle(read_phases(config, targets), workflow.hooks(), context.buffers)
+    phases = read_phases(config, targets)
+    reject_unused_buffers(phases, context.buffers)
+    reject_idle(phases, workflow.hooks(), context.buffers)
     return Parts(config, composed, targets, env, workflow, context)
 
 
@@ -77,7 +80,10 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
         open_sinks(parts.config, run, quiet=quiet),
         every_steps=logging["every_steps"],
         every_updates=logging["every_updates"],
+        frames_per_step=context.spec.action_repeat,
     )
+    for name, buffer in context.buffers.items():
+        buffer.attach(run.path / "buffers" / name)
     phases = read_phases(parts.config, parts.targets)
     return Orchestrator(
         workflow=parts.workflow,
@@ -115,8 +121,14 @@ def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:
     return list(space.shape) if isinstance(space, Box) else [flat_dim(space)]
 
 
-def _build_block(block: str, config: Mapping[str, Any], targets: Targets, **supplied: Any) -> Named[Any]:
+def _for_buffers(rng: RngStreams, device: torch.device, env: VectorEnv) -> Supply:
+    """Return what buffers, and buffers within them, are given when they take it: each a random stream of its own."""
+    shared = {"device": device, "num_envs": env.num_envs, "spec": env.spec}
+    return lambda path: {**shared, "seed": rng.seed("buffer", *path.split(".")[1:])}
+
+
+def _build_block(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> Named[Any]:
     """Build the nodes of a block by name; one that is null is absent."""
     nodes = {name: node for name, node in config[block].items() if node is not None}
     kind = block.removesuffix("s")
-    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, **supplied) for n, node in nodes.items()})
+    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, *inherited) for n, node in nodes.items()})

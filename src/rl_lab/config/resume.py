@@ -104,12 +104,13 @@ def check_start(start: Start, parts: Parts) -> Start:
         raise CheckpointError(f"no checkpoint in {start.source.checkpoints}: nothing was saved before it ended")
     if start.mode != "exact":
         return start
-    if not parts.env.spec.exact_resume:
+    manifest = start.source.read_manifest()
+    if not parts.env.spec.exact_resume or manifest.get("exact_resume") is False:
         raise CheckpointError(
             f"environment {parts.env.spec.id!r} cannot be restored exactly (exact_resume: false); "
             "start from the weights with mode warm_start or warm_start_optimizer"
         )
-    made_on, device = start.source.read_manifest().get("device"), str(parts.context.device)
+    made_on, device = manifest.get("device"), str(parts.context.device)
     if made_on not in (None, device):
         raise CheckpointError(
             f"experiment.device: the run was made on {made_on!r} and is exact only there, not on {device!r}"

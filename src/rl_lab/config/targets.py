@@ -17,6 +17,13 @@ class Pending(str):
     """The text of an interpolation that cannot be resolved before the environment's spec is known."""
 
 
+Supply = Callable[[str], Mapping[str, Any]]  # path of a node -> what the lab gives it, where it takes that
+
+
+def _nothing(path: str) -> Mapping[str, Any]:
+    return {}
+
+
 class Targets:
     """Reads nodes such as `{_target_: torch.nn.Linear, in_features: 4, out_features: 2}`."""
 
@@ -24,17 +31,28 @@ class Targets:
         self.allow_list = allow_list
 
     def check(
-        self, path: str, node: Any, *, supplied: tuple[str, ...] = (), base: type | None = None
+        self,
+        path: str,
+        node: Any,
+        *,
+        supplied: tuple[str, ...] = (),
+        inherited: tuple[str, ...] = (),
+        base: type | None = None,
     ) -> dict[str, Any]:
-        """Return the node with its values as the signature's types ask for them; `supplied` are given by the lab."""
+        """Return the node with its values as the signature's types ask for them.
+
+        `supplied` are given by the lab, `inherited` also to the nodes within this one.
+        """
         target = self.load(path, node, base)
         partial = node.get("_partial_", False)
         if not isinstance(partial, bool):
             raise ConfigError(f"{path}._partial_: must be true or false, not {partial!r}")
         given = {key: value for key, value in node.items() if key not in TARGET_KEYS}
+        if clash := sorted(given.keys() & set(supplied)):
+            raise ConfigError(f"{path}.{clash[0]}: the lab gives it itself")
         signature = signature_of(target)
-        checked = self._check_arguments(path, given, signature, _name(target))
-        self._reject_missing(path, given, signature, supplied, partial)
+        checked = self._check_arguments(path, given, signature, _name(target), inherited)
+        self._reject_missing(path, given, signature, (*supplied, *inherited), partial)
         return {key: node[key] for key in TARGET_KEYS if key in node} | checked
 
     def load(self, path: str, node: Any, base: type | None = None) -> Callable[..., Any]:
@@ -46,38 +64,40 @@ class Targets:
             raise ConfigError(f"{path}._target_: {node['_target_']!r} is not a subclass of {base.__name__}")
         return target
 
-    def _check_arguments(self, path: str, given: Mapping[str, Any], signature: Signature, owner: str) -> dict[str, Any]:
+    def _check_arguments(
+        self, path: str, given: Mapping[str, Any], signature: Signature, owner: str, inherited: tuple[str, ...]
+    ) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for key, value in given.items():
             argument = signature.arguments.get(key)
             if argument is None and not signature.takes_any:
                 names = [name for name in signature.arguments if name != "self"]
                 raise ConfigError(f"{path}: " + unknown_name(f"argument of {owner}", key, names))
-            checked[key] = self._check_value(f"{path}.{key}", value, argument)
+            checked[key] = self._check_value(f"{path}.{key}", value, argument, inherited)
         return checked
 
-    def _check_value(self, path: str, value: Any, argument: Argument | None) -> Any:
+    def _check_value(self, path: str, value: Any, argument: Argument | None, inherited: tuple[str, ...]) -> Any:
         if isinstance(value, Mapping) and "_target_" in value:
-            return self.check(path, value)
+            return self.check(path, value, inherited=inherited)
         if value is not None and argument is not None and argument.dataclass_type is not None:
-            return self._check_dataclass(path, value, argument.dataclass_type)
+            return self._check_dataclass(path, value, argument.dataclass_type, inherited)
         if _holds_target(value):
-            return self._check_nested(path, value)
+            return self._check_nested(path, value, inherited)
         if argument is None or argument.annotation is inspect.Parameter.empty or _holds_pending(value):
             return value
         return coerce(path, value, argument.annotation)
 
-    def _check_dataclass(self, path: str, value: Any, kind: type) -> dict[str, Any]:
+    def _check_dataclass(self, path: str, value: Any, kind: type, inherited: tuple[str, ...]) -> dict[str, Any]:
         signature = signature_of(kind)
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}: must be a block with the keys {', '.join(signature.arguments)}, not {value!r}")
         self._reject_missing(path, value, signature, (), False)
-        return self._check_arguments(path, value, signature, kind.__name__)
+        return self._check_arguments(path, value, signature, kind.__name__, inherited)
 
-    def _check_nested(self, path: str, value: Any) -> Any:
+    def _check_nested(self, path: str, value: Any, inherited: tuple[str, ...]) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._check_value(f"{path}.{key}", part, None) for key, part in value.items()}
-        return [self._check_value(f"{path}.{index}", part, None) for index, part in enumerate(value)]
+            return {key: self._check_value(f"{path}.{key}", part, None, inherited) for key, part in value.items()}
+        return [self._check_value(f"{path}.{index}", part, None, inherited) for index, part in enumerate(value)]
 
     def _reject_missing(
         self, path: str, given: Mapping[str, Any], signature: Signature, supplied: tuple[str, ...], partial: bool
@@ -86,30 +106,41 @@ class Targets:
             if argument.is_required and not partial and argument.name not in given and argument.name not in supplied:
                 raise ConfigError(f"{path}.{argument.name}: missing")
 
-    def instantiate(self, path: str, node: Mapping[str, Any], **supplied: Any) -> Any:
-        """Build what a checked node names; `_partial_: true` gives a function that waits for the rest."""
+    def instantiate(self, path: str, node: Mapping[str, Any], inherited: Supply = _nothing, **supplied: Any) -> Any:
+        """Build what a checked node names; `_partial_: true` gives a function that waits for the rest.
+
+        The lab's own arguments reach those who take them and whose YAML does not give them: `supplied` this node,
+        `inherited` the nodes within it too, each by its path.
+        """
         target = self.load(path, node)
         signature = signature_of(target)
         arguments = {
-            key: self._build_value(f"{path}.{key}", value, signature.arguments.get(key))
+            key: self._build_value(f"{path}.{key}", value, inherited, signature.arguments.get(key))
             for key, value in node.items()
             if key not in TARGET_KEYS
         }
-        accepted = {key: value for key, value in supplied.items() if key in signature.arguments or signature.takes_any}
+        offered = {**supplied, **inherited(path)}
+        accepted = {key: value for key, value in offered.items() if key in signature.arguments or signature.takes_any}
         if node.get("_partial_", False):
-            return functools.partial(target, **arguments, **accepted)
-        return target(**arguments, **accepted)
+            return functools.partial(target, **accepted | arguments)
+        try:
+            return target(**accepted | arguments)
+        except ConfigError as error:  # it knows its arguments, and not where the config says them
+            raise ConfigError(f"{path}: {error}") from error
 
-    def _build_value(self, path: str, value: Any, argument: Argument | None = None) -> Any:
+    def _build_value(self, path: str, value: Any, inherited: Supply, argument: Argument | None = None) -> Any:
         if isinstance(value, Mapping) and "_target_" in value:
-            return self.instantiate(path, value)
+            return self.instantiate(path, value, inherited)
         if isinstance(value, Mapping):
             kind = None if argument is None else argument.dataclass_type
             fields = signature_of(kind).arguments if kind else dict.fromkeys(value, argument)
-            built = {key: self._build_value(f"{path}.{key}", part, fields[key]) for key, part in value.items()}
+            built = {
+                key: self._build_value(f"{path}.{key}", part, inherited, fields[key]) for key, part in value.items()
+            }
             return kind(**built) if kind else built
         if isinstance(value, list | tuple):
-            return type(value)(self._build_value(f"{path}.{i}", part, argument) for i, part in enumerate(value))
+            parts = enumerate(value)
+            return type(value)(self._build_value(f"{path}.{i}", part, inherited, argument) for i, part in parts)
         wants_object = argument is None or not is_plain(argument.annotation)  # a Callable, say: `module:function`
         return self.allow_list.resolve_reference(path, value) if isinstance(value, str) and wants_object else value
 

@@ -13,6 +13,7 @@ from rl_lab.config.schema import LabConfig
 from rl_lab.config.targets import Targets
 from rl_lab.config.typed_values import coerce_model
 from rl_lab.core.buffer import Buffer
+from rl_lab.core.context import Named
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, EVALUATE, HookCall, Phase
@@ -27,7 +28,7 @@ NAMED_BLOCKS: dict[str, type] = {
     "optimizers": torch.optim.Optimizer,
 }
 FREE_BLOCKS = ("environment", "workflow", "algorithm", *NAMED_BLOCKS)
-SUPPLIED_BY_LAB = ("device", "num_envs")
+SUPPLIED_TO_BUFFERS = ("device", "num_envs", "spec", "seed")  # also to buffers within buffers
 
 
 def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
@@ -59,8 +60,8 @@ def _check_block(block: str, nodes: Mapping[str, Any], base: type, targets: Targ
     for name, node in nodes.items():
         if node is not None and block == "optimizers" and node.get("_partial_") is not True:
             raise ConfigError(f"optimizers.{name}: needs _partial_: true (the workflow gives it the parameters)")
-        supplied = SUPPLIED_BY_LAB if block == "buffers" else ()
-        checked[name] = None if node is None else targets.check(f"{block}.{name}", node, supplied=supplied, base=base)
+        inherited = SUPPLIED_TO_BUFFERS if block == "buffers" else ()
+        checked[name] = None if node is None else targets.check(f"{block}.{name}", node, inherited=inherited, base=base)
     return checked
 
 
@@ -74,14 +75,28 @@ def read_phases(config: Mapping[str, Any], targets: Targets) -> tuple[Phase, ...
     return _with_evaluation(phases, config["training"]["eval_frequency"])
 
 
+def reject_unused_buffers(phases: tuple[Phase, ...], buffers: Named[Buffer]) -> None:
+    """Refuse buffers that no phase names and that the workflow did not ask for when it was initialised."""
+    for phase in phases:
+        if phase.buffer is not None:
+            buffers[phase.buffer]  # asked for
+    buffers.reject_unused("neither a phase nor the workflow uses")
+
+
 def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffers: Mapping[str, Buffer]) -> None:
-    """Refuse a phase that can never update: its buffer is empty and nothing has collected into it by then."""
-    filled = {name for name, buffer in buffers.items() if buffer.is_ready()}
+    """Refuse a phase that can never update: its buffer is empty and nothing has collected into it by then.
+
+    A buffer that is collected into is not asked: one of its parts may load data only to answer.
+    """
+    filled: set[str] = set()
     for phase in phases:
         if phase.buffer is not None and any(call.name == COLLECT for call in phase.hooks):
             filled.add(phase.buffer)
         wants_batch = any(call.is_update and hooks[call.name].needs_batch for call in phase.hooks)
-        if wants_batch and phase.buffer not in filled:
+        if not wants_batch or phase.buffer is None or phase.buffer in filled:
+            continue
+        buffer = buffers[phase.buffer]
+        if not buffer.brings_data and not buffer.is_ready():
             raise ConfigError(
                 f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is empty and no phase up to it "
                 "collects into it"

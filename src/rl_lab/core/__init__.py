@@ -1,6 +1,6 @@
 """The vocabulary every other room speaks. Imports nothing else from the lab."""
 
-from rl_lab.core.buffer import Batch, Buffer, Trajectory
+from rl_lab.core.buffer import Batch, Buffer, Footprint, Segment, Trajectory
 from rl_lab.core.clocks import Every, Once, Ratio
 from rl_lab.core.context import Counters, Named, Optimizers, WorkflowContext
 from rl_lab.core.environment import Observation, State, Step, VectorEnv
@@ -55,6 +55,7 @@ __all__ = [
     "EnvironmentFault",
     "Every",
     "Extras",
+    "Footprint",
     "HookCall",
     "HookInfo",
     "LabError",
@@ -69,6 +70,7 @@ __all__ = [
     "Ratio",
     "RngStreams",
     "RunDirectoryError",
+    "Segment",
     "Space",
     "State",
     "Step",

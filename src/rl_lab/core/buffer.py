@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from rl_lab.core.environment import State
@@ -14,8 +17,36 @@ Trajectory = dict[str, Any]  # time-major trees [T, N, ...]: see Collector for t
 Batch = Mapping[str, Any]  # trees of tensors, as the buffer lays them out
 
 
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A leaf of a state tree that never changes under its key: a checkpoint writes it once and later ones link it."""
+
+    key: str  # unique for ever, a uuid4 in hex
+    tensor: Tensor
+    path: Path | None = None  # where these very bytes already lie on disk
+
+
+class Footprint(NamedTuple):
+    """What a buffer will take up once it is full."""
+
+    num_bytes: int
+    capacity: int  # env steps
+    device: torch.device
+    is_on_disk: bool = False
+
+
 class Buffer(ABC):
     """Experience storage. Everything it holds is checkpointed through `get_state`."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Return how many env steps it holds."""
+
+    @property
+    def brings_data(self) -> bool:
+        """Return whether it can be sampled with nothing collected into it: it loads what it has when first used."""
+        return False
 
     @abstractmethod
     def add(self, trajectory: Trajectory) -> None:
@@ -40,3 +71,14 @@ class Buffer(ABC):
     @abstractmethod
     def set_state(self, state: State) -> None:
         """Hold exactly what `state` held."""
+
+    def statistics(self) -> dict[str, float]:
+        """Return numbers worth logging, computed on the host without waiting for a device."""
+        return {"size": float(self.size)}
+
+    def footprint(self) -> Footprint | None:
+        """Return what it will take up once it is full; None when nothing bounds it."""
+        return None
+
+    def attach(self, directory: Path) -> None:  # noqa: B027  (most buffers keep no files)
+        """Learn where files of its own may lie; called once, before the first `add`."""

@@ -35,11 +35,12 @@ class Named(Mapping[str, T]):
         """Return the item of this name, or `default` when there is none."""
         return self[name] if name in self._items else default
 
-    def reject_unused(self) -> None:
-        """Raise when the YAML declares an item that the workflow never asked for."""
+    def reject_unused(self, nobody: str = "the workflow does not use") -> None:
+        """Raise when the YAML declares items that nobody ever asked for, and name them."""
         if self._unused:
             used = [name for name in self._items if name not in self._unused]
-            raise ConfigError(f"the workflow does not use {self._kind} {sorted(self._unused)[0]!r} (it uses: {used})")
+            unused = ", ".join(repr(name) for name in sorted(self._unused))
+            raise ConfigError(f"{nobody} {self._kind} {unused} (used: {used})")
 
     def __contains__(self, name: object) -> bool:
         return name in self._items

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ class Step(NamedTuple):
     terminated: Tensor  # [N] bool: the task ended
     truncated: Tensor  # [N] bool: the episode was cut (time limit), never True together with terminated
     final_observations: Observation  # what the step itself led to; equals `observations` where no episode ended
+    infos: Mapping[str, Tensor] = MappingProxyType({})  # [N] float32 by name: what the environment was asked to report
 
 
 class VectorEnv(ABC):

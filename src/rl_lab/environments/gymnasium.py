@@ -1,8 +1,9 @@
 """Any gymnasium environment as a vector environment of the lab, in this process or in workers.
 
-Observations: numbers become float32, images uint8 [C, H, W], Discrete a float32 one-hot, a Dict a dict of tensors with
-`action_mask` as bool (`gymnasium_codec`). Actions outside the bounds of a Box are clipped to them before the step
-(`gymnasium_actions`). The state of a running episode is its random state and its actions (`gymnasium_member`).
+Observations: numbers become float32, images uint8 [C, H, W], Discrete a float32 one-hot, a Dict or Tuple a dict of
+tensors with `action_mask` as bool (`hosting.codec`). Actions outside the bounds of a Box are clipped to them before
+the step (`hosting.actions`). The state of a running episode is its layers' own, or its random state and its actions
+(`hosting.member`). What a name stands for is decided in `hosting.registry`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from rl_lab.core import (
     VectorEnv,
     unknown_name,
 )
-from rl_lab.environments.gymnasium_actions import ActionCodec, BoxAction, DiscreteAction, action_codec
-from rl_lab.environments.gymnasium_backend import Backend, SyncBackend
-from rl_lab.environments.gymnasium_codec import (
+from rl_lab.environments.hosting.actions import ActionCodec, BoxAction, DiscreteAction, action_codec
+from rl_lab.environments.hosting.backend import Backend, SyncBackend
+from rl_lab.environments.hosting.codec import (
     OBSERVATION,
     Array,
     Arrays,
@@ -39,31 +40,42 @@ from rl_lab.environments.gymnasium_codec import (
     is_finite,
     observation_codec,
 )
-from rl_lab.environments.gymnasium_group import Blueprint, MemberFault
-from rl_lab.environments.gymnasium_recipe import Recipe, Wrapper
-from rl_lab.environments.gymnasium_registry import find_recipe, is_repeatable, make_sample
-from rl_lab.environments.process_pool import ProcessPool
+from rl_lab.environments.hosting.group import Blueprint, MemberFault
+from rl_lab.environments.hosting.member import signature_of
+from rl_lab.environments.hosting.process_pool import ProcessPool
+from rl_lab.environments.hosting.recipe import Recipe, Wrapper
+from rl_lab.environments.hosting.registry import find_recipe, is_repeatable, make_sample
+from rl_lab.environments.wrappers.wrapping import build_wrappers, episode_limit, frames_per_step
 
 BACKENDS = ("sync", "process")
+CRASHES = ("raise", "restart")
 DTYPES = {np.float32: torch.float32, np.uint8: torch.uint8, np.bool_: torch.bool}
 
 
 class GymnasiumEnv(VectorEnv):
-    """`num_envs` copies of a registered id or `module:Id`.
+    """`num_envs` copies of one single environment, chosen by its name.
 
     `final_observations` of a step is the same object as `observations` when no episode ended: tensors are never written
     again.
 
     Args:
-        name: A registered id such as CartPole-v1, or `module:Id`.
+        name: A registered id such as CartPole-v1, `module:Id`, your own `module:function` that returns a gymnasium.Env,
+            or the name of a family: dm_control/cartpole-swingup, ALE/Pong-v5, MiniGrid-Empty-5x5-v0, CarRacing-fast,
+            gym_pusht/PushT-v0; Softlearning's universe/domain/task, e.g. gym/HalfCheetah/v3, too.
         num_envs: Copies that step together.
         device: Where the tensors live; the lab gives it.
         backend: sync (in this process, the fastest for cheap environments) or process (in workers, by shared memory).
-        env_kwargs: Further arguments of `gymnasium.make`.
-        wrappers: Called one after another with each copy.
+        env_kwargs: Further arguments of `gymnasium.make`, of the family or of your function.
+        wrappers: Layers around each copy, innermost first: names, a name with its arguments, e.g. {frame_stack: 4}, or
+            your own as {_target_: ..., _partial_: true}.
         num_workers: Worker processes of the backend process; null: one per CPU, at most one per copy.
-        exact_resume: Whether a running episode can be replayed exactly; null: gymnasium's own are, others are tried;
-            false for what cannot be repeated (a real robot, a human).
+        exact_resume: Whether a running episode can be continued exactly; null: found out (those with a state of their
+            own and gymnasium's are, others are tried); false for what cannot be repeated (a real robot, a human).
+        info_keys: Names of numbers in the environment's info that are recorded and logged; `a.b` looks into info["a"].
+        rescale_actions: true: bounded actions are in [-1, 1] for the agent; false: never; null: where the bounds differ
+            between entries.
+        on_crash: When a worker process dies: raise, or restart it; its episodes then count as truncated.
+        timeout_s: Seconds a worker may take for one step of its copies before it counts as crashed; null: no limit.
     """
 
     def __init__(
@@ -74,25 +86,27 @@ class GymnasiumEnv(VectorEnv):
         device: torch.device | str = "cpu",
         backend: Literal["sync", "process"] = "sync",
         env_kwargs: Mapping[str, Any] | None = None,
-        wrappers: Sequence[Wrapper] = (),
+        wrappers: Sequence[Wrapper | str | Mapping[str, Any]] = (),
         num_workers: int | None = None,
         exact_resume: bool | None = None,
+        info_keys: Sequence[str] = (),
+        rescale_actions: bool | None = None,
+        on_crash: Literal["raise", "restart"] = "raise",
+        timeout_s: float | None = None,
     ) -> None:
-        if backend not in BACKENDS:
-            raise ConfigError(unknown_name("environment.backend", backend, BACKENDS))
-        if num_envs < 1 or (num_workers is not None and num_workers < 1):
-            raise ConfigError(f"environment.num_envs and num_workers must be 1 or more, got {num_envs}, {num_workers}")
+        _check_options(backend, num_envs, num_workers, on_crash, timeout_s)
         self.num_envs, self.device = num_envs, torch.device(device)
         self._is_on_cpu = self.device.type == "cpu"
-        self._blueprint = _blueprint(find_recipe(name, env_kwargs or {}, wrappers), exact_resume)
-        self.spec = _spec(self._blueprint)
+        self._info_keys = tuple(dict.fromkeys(info_keys))
+        recipe = find_recipe(name, env_kwargs or {}, build_wrappers(wrappers))
+        self._blueprint, self.spec = _survey(recipe, exact_resume, rescale_actions, self._info_keys)
         self._action_shape = (num_envs, *self._blueprint.action.shape)
         self._steps = 0  # vector steps since `reset`, for error messages
         try:
             self._backend: Backend = (
                 SyncBackend(self._blueprint, num_envs)
                 if backend == "sync"
-                else ProcessPool(self._blueprint, num_envs, num_workers)
+                else ProcessPool(self._blueprint, num_envs, num_workers, on_crash=on_crash, timeout_s=timeout_s)
             )
         except MemberFault as fault:
             raise self._fault(fault) from fault
@@ -116,7 +130,8 @@ class GymnasiumEnv(VectorEnv):
         obs = self._to_observation(outcome.observations)
         final = obs if outcome.finals is None else self._to_observation(outcome.finals)
         tensor = self._to_tensor
-        return Step(obs, tensor(outcome.rewards), tensor(outcome.terminated), tensor(outcome.truncated), final)
+        infos = {key: tensor(outcome.infos[i]) for i, key in enumerate(self._info_keys)}
+        return Step(obs, tensor(outcome.rewards), tensor(outcome.terminated), tensor(outcome.truncated), final, infos)
 
     def get_state(self) -> State:
         """Return the record of every running episode; without `exact_resume` there is none."""
@@ -124,7 +139,7 @@ class GymnasiumEnv(VectorEnv):
         return {"id": self.spec.id, "steps": self._steps, "members": members}
 
     def set_state(self, state: State) -> None:
-        """Replay every running episode and compare it with what was stored."""
+        """Bring every running episode back."""
         if not self.spec.exact_resume:
             raise EnvironmentFault(f"environment {self.spec.id!r} cannot be restored: its exact_resume is false")
         if state["id"] != self.spec.id or len(state["members"]) != self.num_envs:
@@ -174,29 +189,45 @@ class GymnasiumEnv(VectorEnv):
         return EnvironmentFault(f"environment {self.spec.id!r} ({where}) {fault.what}")
 
 
-def _blueprint(recipe: Recipe, exact_resume: bool | None) -> Blueprint:
+def _check_options(
+    backend: str, num_envs: int, num_workers: int | None, on_crash: str, timeout_s: float | None
+) -> None:
+    if backend not in BACKENDS:
+        raise ConfigError(unknown_name("environment.backend", backend, BACKENDS))
+    if on_crash not in CRASHES:
+        raise ConfigError(unknown_name("environment.on_crash", on_crash, CRASHES))
+    if num_envs < 1 or (num_workers is not None and num_workers < 1):
+        raise ConfigError(f"environment.num_envs and num_workers must be 1 or more, got {num_envs}, {num_workers}")
+    if timeout_s is not None and timeout_s <= 0:
+        raise ConfigError(f"environment.timeout_s must be more than 0 or null, got {timeout_s}")
+    if backend == "sync" and (on_crash == "restart" or timeout_s is not None):
+        raise ConfigError("environment.on_crash=restart and environment.timeout_s need environment.backend=process")
+
+
+def _survey(
+    recipe: Recipe, exact_resume: bool | None, rescale: bool | None, info_keys: tuple[str, ...]
+) -> tuple[Blueprint, EnvSpec]:
+    """Make one environment to learn what it is like."""
     sample = make_sample(recipe)
     try:
-        observation, action = observation_codec(sample.observation_space), action_codec(sample.action_space)
+        observation = observation_codec(sample.observation_space)
+        action = action_codec(sample.action_space, rescale)
+        if exact_resume is None:
+            exact_resume = is_repeatable(recipe, sample, observation, action)
     except UnsupportedSpace as error:
-        raise ConfigError(f"environment.name {recipe.spec.id!r} has the unsupported space {error}") from error
+        text = " ".join(str(error).split())
+        raise ConfigError(f"environment.name {recipe.id!r} has the unsupported space {text}") from error
     finally:
         sample.close()
-    if exact_resume is None:
-        exact_resume = is_repeatable(recipe, observation, action)
-    return Blueprint(recipe, observation, action, exact_resume)
-
-
-def _spec(blueprint: Blueprint) -> EnvSpec:
-    recipe = blueprint.recipe
-    limit = recipe.kwargs.get("max_episode_steps", recipe.spec.max_episode_steps)
-    return EnvSpec(
-        id=recipe.spec.id,
-        observation=_observation_space(blueprint.observation),
-        action=_action_space(blueprint.action),
-        max_episode_steps=limit if limit and limit > 0 else None,
-        exact_resume=blueprint.is_exact,
+    spec = EnvSpec(
+        id=recipe.id,
+        observation=_observation_space(observation),
+        action=_action_space(action),
+        max_episode_steps=episode_limit(sample),
+        exact_resume=exact_resume,
+        action_repeat=frames_per_step(sample),
     )
+    return Blueprint(recipe, observation, action, signature_of(sample), exact_resume, info_keys), spec
 
 
 def _observation_space(codec: ObservationCodec) -> Space:

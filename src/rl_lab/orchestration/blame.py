@@ -43,8 +43,10 @@ class ShapeCheck:
     def step(self, step: Step) -> None:
         """Raise EnvironmentFault when a part of a step has another shape than the spec says."""
         self.observations(step.observations)
-        for name in ("rewards", "terminated", "truncated"):
-            shape = tuple(step._asdict()[name].shape)
+        infos = {f"info {name!r}": values for name, values in step.infos.items()}
+        vectors = {"rewards": step.rewards, "terminated": step.terminated, "truncated": step.truncated, **infos}
+        for name, vector in vectors.items():
+            shape = tuple(vector.shape)
             if shape != self._rows:
                 raise EnvironmentFault(
                     f"environment {self._env.spec.id!r} returned {name} of shape {shape}, expected {self._rows}"

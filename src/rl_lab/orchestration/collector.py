@@ -1,7 +1,8 @@
 """Steps the environment with what the workflow's `act` says, and records it.
 
 A trajectory is time-major, [T, N, ...]: `observations, actions, rewards, terminated, truncated, final_observations,
-is_first` and what `act` returned beside the actions. Nothing depends on where a rollout is cut into chunks.
+is_first`, `infos` when the environment reports any, and what `act` returned beside the actions. Nothing depends on
+where a rollout is cut into chunks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Collector:
                 break
         trajectory = tree_stack(rows)
         self._reject_not_finite(trajectory, env_steps)
-        self._episodes.add(trajectory["rewards"], trajectory["terminated"] | trajectory["truncated"])
+        done = trajectory["terminated"] | trajectory["truncated"]
+        self._episodes.add(trajectory["rewards"], done, trajectory.get("infos"))
         return CollectResult(len(rows) * self.env.num_envs, len(rows), trajectory)
 
     def drain_metrics(self) -> dict[str, Mean]:
@@ -79,8 +81,10 @@ class Collector:
             "final_observations": step.final_observations,
             "is_first": self._is_first,
         }
+        if step.infos:
+            row["infos"] = step.infos
         if extras:
-            if clash := sorted(row.keys() & extras.keys()):
+            if clash := sorted({"infos", *row} & extras.keys()):
                 raise ValueError(
                     f"{type(workflow).__name__}.act returned extras that the collector records itself: {clash}"
                 )

@@ -1,4 +1,4 @@
-"""Returns and lengths of the episodes that ended, summed in an order that does not depend on how steps are chunked."""
+"""Returns, lengths and last infos of the episodes that ended, summed in an order no chunking of the steps changes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ class EpisodeStatistics:
         self._returns = torch.zeros(num_envs, device=device)
         self._lengths = torch.zeros(num_envs, device=device)
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # return, length, episodes since the last drain
+        self._infos: dict[str, Tensor] = {}  # sums since the last drain
         self._ended = torch.zeros((), dtype=torch.int64, device=device)  # episodes in all
         self._can_branch = device.type == "cpu"  # reading a flag costs no synchronisation
 
-    def add(self, rewards: Tensor, done: Tensor) -> None:
+    def add(self, rewards: Tensor, done: Tensor, infos: Mapping[str, Tensor] | None = None) -> None:
         """Take a chunk of vector steps, [T, N] each."""
+        infos = infos or {}
+        for key in infos:
+            self._infos.setdefault(key, torch.zeros((), dtype=torch.float64, device=rewards.device))
         looks = done.any(1).tolist() if self._can_branch else [True] * len(done)
         seen = -1  # steps up to here are in the lengths
         for step, (reward, look) in enumerate(zip(rewards.unbind(), looks, strict=True)):
@@ -30,6 +34,8 @@ class EpisodeStatistics:
             if look:
                 self._lengths += step - seen
                 self._close(done[step])
+                for key, values in infos.items():
+                    self._infos[key] += torch.where(done[step], values[step], 0.0).sum(dtype=torch.float64)
                 seen = step
         self._lengths += len(looks) - 1 - seen
 
@@ -43,9 +49,11 @@ class EpisodeStatistics:
         self._lengths *= running
 
     def drain(self) -> dict[str, Mean]:
-        """Return the mean return and length since the last call."""
+        """Return the mean return, length and last value of each info since the last call."""
         sums, self._sums = self._sums, torch.zeros_like(self._sums)
-        return {"return": Mean(sums[0], sums[2]), "length": Mean(sums[1], sums[2])}
+        infos, self._infos = self._infos, {key: torch.zeros_like(total) for key, total in self._infos.items()}
+        means = {"return": Mean(sums[0], sums[2]), "length": Mean(sums[1], sums[2])}
+        return means | {f"info/{key}": Mean(total, sums[2]) for key, total in infos.items()}
 
     @property
     def count(self) -> int:
@@ -54,10 +62,12 @@ class EpisodeStatistics:
 
     def get_state(self) -> dict[str, Any]:
         """Return the running episodes and the sums."""
-        return {"returns": self._returns, "lengths": self._lengths, "sums": self._sums, "ended": self._ended}
+        running = {"returns": self._returns, "lengths": self._lengths}
+        return {**running, "sums": self._sums, "infos": dict(self._infos), "ended": self._ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Follow the episodes of `state`."""
         device = self._returns.device
         self._returns, self._lengths = state["returns"].to(device), state["lengths"].to(device)
         self._sums, self._ended = state["sums"].to(device), state["ended"].to(device)
+        self._infos = {key: total.to(device) for key, total in state["infos"].items()}

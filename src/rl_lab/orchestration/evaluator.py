@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core.environment import VectorEnv
+from rl_lab.core.environment import Step, VectorEnv
 from rl_lab.core.seeding import RngStreams, isolated_rng
 from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.blame import Blame
@@ -40,7 +40,7 @@ class Evaluator:
         workflow.train(was_training)
         if played is None:
             return None
-        returns, lengths = played
+        returns, lengths = played.pop("return"), played.pop("length")
         self._evaluations += 1
         mean = float(returns.mean())
         self.best = mean if self.best is None else max(self.best, mean)
@@ -51,12 +51,13 @@ class Evaluator:
             "return_max": float(returns.max()),
             "length": float(lengths.mean()),
             "episodes": float(len(returns)),
+            **{name: float(values.mean()) for name, values in played.items()},
         }
 
     def _play(
         self, workflow: Workflow, seed: int, step: int, should_stop: Callable[[], bool]
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return the return and the length of every episode, [num_episodes]."""
+    ) -> dict[str, Tensor] | None:
+        """Return the return, the length and the last infos of every episode, [num_episodes] each."""
         count, device = self.env.num_envs, self.env.device
         quota = torch.tensor([self.num_episodes // count + (i < self.num_episodes % count) for i in range(count)])
         left = quota.to(device)
@@ -64,23 +65,25 @@ class Evaluator:
         is_first = torch.ones(count, dtype=torch.bool, device=device)
         totals = torch.zeros(count, dtype=torch.float64, device=device)
         lengths = torch.zeros_like(totals)
-        finished: list[Tensor] = []
+        finished: list[dict[str, Tensor]] = []
         while int(left.max()) > 0:
             if should_stop():
                 return None
             actions, _, carry = workflow.act(obs, carry, is_first=is_first, explore=self._explore, step=step)
             with Blame(self.env):
-                obs, rewards, terminated, truncated, _ = self.env.step(actions)
-            totals += rewards
+                played: Step = self.env.step(actions)
+            obs = played.observations
+            totals += played.rewards
             lengths += 1
-            is_first = terminated | truncated
+            is_first = played.terminated | played.truncated
             counted = is_first & (left > 0)
-            finished.append(torch.stack((totals[counted], lengths[counted])))
+            infos = {f"info/{key}": values for key, values in played.infos.items()}
+            row = {"return": totals, "length": lengths, **infos}
+            finished.append({name: values[counted] for name, values in row.items()})
             left -= counted.to(left.dtype)
             totals *= ~is_first
             lengths *= ~is_first
-        result = torch.cat(finished, dim=1).cpu()
-        return result[0], result[1]
+        return {name: torch.cat([row[name] for row in finished]).double().cpu() for name in finished[0]}
 
     def get_state(self) -> dict[str, Any]:
         """Return how often it has evaluated, which seeds the next time, and the best mean return."""

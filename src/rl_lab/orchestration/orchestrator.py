@@ -60,7 +60,7 @@ class Orchestrator:
                     self._save_if_due()
             if not self._is_saved:
                 self.save(is_final=True)
-            self.tracker.flush(self.counters, self.scheduler.current_phase().name)
+            self.tracker.flush(self.counters, self.scheduler.current_phase().name, self._gauges)
         except LabError as error:
             self.tracker.event("failed", reason=str(error), step=self.counters.env_steps)
             raise
@@ -90,7 +90,12 @@ class Orchestrator:
     def _write_due(self, action: Action, phase: Phase) -> None:
         """Write a row when one is due: of a rollout together with its update, and never of a part of a rollout."""
         if action.hook != COLLECT or not any(call.is_update for call in phase.hooks):
-            self.tracker.write_due(self.counters, phase.name)
+            self.tracker.write_due(self.counters, phase.name, self._gauges)
+
+    def _gauges(self) -> dict[str, float]:
+        """Return how every buffer stands."""
+        buffers = self.context.buffers.items()
+        return {f"buffer/{name}/{key}": value for name, buffer in buffers for key, value in buffer.statistics().items()}
 
     def _collect(self, action: Action, phase: Phase) -> None:
         result = self.workflow.collect_step(self.counters.env_steps, phase=phase)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,16 @@ from rl_lab.tracking.atomic import (
     replace_file,
     temporary_sibling,
 )
-from rl_lab.tracking.checkpoint_files import DamagedError, read_manifest, read_state, write_files
-from rl_lab.tracking.state_codec import encode
+from rl_lab.tracking.checkpoint_files import (
+    Content,
+    DamagedError,
+    read_manifest,
+    read_state,
+    stored_segments,
+    write_files,
+)
+from rl_lab.tracking.segments import Stored
+from rl_lab.tracking.state_codec import Segments, encode
 
 LATEST, BEST = "latest", "best"  # pointers for people and scripts; the lab itself looks at the directories
 
@@ -66,18 +74,21 @@ class CheckpointStore:
         Raises TypeError with the path of a leaf that cannot be stored, CheckpointError when the disk refuses; then all
         earlier checkpoints are as before.
         """
-        tensors, structure = encode(state)
+        segments: Segments = {}
+        content = Content(*encode(state, segments), segments)
         with self._disk_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory)
             serial = max(self._serials(), default=0) + 1
             header = {"serial": serial, "counters": dict(counters), "phase": phase, "score": _finite(score)}
             path = self._path(serial)
-            self._publish(path, lambda directory: write_files(directory, tensors, structure, header))
+            stored = self._stored_segments() if segments else {}
+            self._publish(path, lambda directory: write_files(directory, content, header, stored))
+            sound, newer = self._scan()
             try:
-                self._point(path)
+                self._point(path, sound)
             finally:  # a full disk must not keep the rotation from freeing it
-                self._rotate(serial)
+                self._rotate(serial, sound, newer)
         return path
 
     def load_newest(self) -> Loaded:
@@ -111,7 +122,7 @@ class CheckpointStore:
 
     def best(self) -> Entry | None:
         """Return the one with the highest score, the newest among equals; None when none has a score."""
-        return max((entry for entry in self.entries() if entry.score is not None), key=lambda e: e.rank, default=None)
+        return _best(self.entries())
 
     def _serials(self) -> list[int]:
         if not self.directory.is_dir():
@@ -136,6 +147,16 @@ class CheckpointStore:
                 continue
         return sound, newer
 
+    def _stored_segments(self) -> dict[str, Stored]:
+        """Return where the segments of all checkpoints lie; of those in several, the newest one's."""
+        found: dict[str, Stored] = {}
+        for serial in self._serials():
+            try:
+                found |= stored_segments(self._path(serial), read_manifest(self._path(serial)))
+            except (DamagedError, CheckpointError):
+                continue
+        return found
+
     def _publish(self, path: Path, fill: Callable[[Path], None]) -> None:
         temporary = temporary_sibling(path)
         temporary.mkdir()
@@ -147,16 +168,15 @@ class CheckpointStore:
             raise
         fsync_directory(self.directory)
 
-    def _point(self, newest: Path) -> None:
+    def _point(self, newest: Path, sound: list[Entry]) -> None:
         """Let the pointer files name the newest and the best; nothing depends on them, so they are not forced out."""
         replace_file(self.directory / LATEST, newest.name + "\n", durable=False)
-        best = self.best()
+        best = _best(sound)
         if best is not None:
             replace_file(self.directory / BEST, best.path.name + "\n", durable=False)
 
-    def _rotate(self, newest: int) -> None:
+    def _rotate(self, newest: int, sound: list[Entry], newer: set[int]) -> None:
         """Keep the last and the best ones; damaged ones go when they are older than all of the last ones."""
-        sound, newer = self._scan()
         last = {entry.serial for entry in sound[-self.keep_last :]} | {newest}
         ranked = sorted((entry for entry in sound if entry.score is not None), key=lambda e: e.rank, reverse=True)
         kept = last | newer | {entry.serial for entry in ranked[: self.keep_best]}
@@ -171,6 +191,10 @@ class CheckpointStore:
         except OSError as error:
             message = f"cannot save a checkpoint in {self.directory}: {reason(error)}; the earlier ones are untouched"
             raise CheckpointError(message) from error
+
+
+def _best(entries: Iterable[Entry]) -> Entry | None:
+    return max((entry for entry in entries if entry.score is not None), key=lambda entry: entry.rank, default=None)
 
 
 def _finite(score: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """One checkpoint directory: written so that it is whole or absent, and read only when every byte is as it was written.
 
-`tensors.safetensors`, `state.json` and, last, `MANIFEST.json` with the size and sha256 of the others and of itself.
+`tensors.safetensors`, `state.json`, `segment-<key>` for each segment and, last, `MANIFEST.json` with size and sha256
+of the others and of itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import platform
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,27 +22,41 @@ import torch
 import rl_lab
 from rl_lab.core.errors import CheckpointError
 from rl_lab.tracking.atomic import fsync_directory, reason, write_durable
-from rl_lab.tracking.state_codec import Tensors, decode
+from rl_lab.tracking.segments import PREFIX, Stored, key_of, place_segment, read_segments, segment_name
+from rl_lab.tracking.state_codec import Segments, Tensors, decode
 from rl_lab.tracking.tensor_file import read_tensors, write_tensors
 
 SCHEMA_VERSION = 1
 MANIFEST, TENSORS, STATE = "MANIFEST.json", "tensors.safetensors", "state.json"
-_MAX_MANIFEST_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 1 << 25  # about 170 bytes for each segment
 
 
 class DamagedError(ValueError):
     """A checkpoint that is not as it was written; the message says what is wrong with it."""
 
 
-def write_files(directory: Path, tensors: Tensors, structure: Any, header: Mapping[str, Any]) -> None:
-    """Fill a new directory, the manifest last, and force all of it to the disk."""
-    sha256, size = write_tensors(directory / TENSORS, tensors)
-    state = json.dumps(structure, separators=(",", ":"), allow_nan=False).encode()
+class Content(NamedTuple):
+    """A state tree as it goes into files."""
+
+    tensors: Tensors
+    structure: Any
+    segments: Segments
+
+
+def write_files(
+    directory: Path, content: Content, header: Mapping[str, Any], stored: Mapping[str, Stored] = MappingProxyType({})
+) -> None:
+    """Fill a new directory, the manifest last, and force all of it to the disk; `stored` segments are only linked."""
+    sha256, size = write_tensors(directory / TENSORS, content.tensors)
+    state = json.dumps(content.structure, separators=(",", ":"), allow_nan=False).encode()
     write_durable(directory / STATE, state)
-    files = {
+    files: dict[str, dict[str, Any]] = {
         TENSORS: {"sha256": sha256, "bytes": size},
         STATE: {"sha256": hashlib.sha256(state).hexdigest(), "bytes": len(state)},
     }
+    for key, segment in content.segments.items():
+        placed = place_segment(directory, segment, stored.get(key))
+        files[placed.path.name] = {"sha256": placed.sha256, "bytes": placed.num_bytes, "mtime_ns": placed.mtime_ns}
     manifest = {"schema_version": SCHEMA_VERSION, **header, "files": files, "versions": _versions()}
     manifest["sha256"] = _self_hash(manifest)
     write_durable(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -53,11 +69,20 @@ def read_state(directory: Path, manifest: Mapping[str, Any]) -> Any:
         _verify(directory / name, entry)
     try:
         structure = json.loads((directory / STATE).read_bytes())
-        return decode(structure, read_tensors(directory / TENSORS))
+        return decode(structure, read_tensors(directory / TENSORS), read_segments(directory, manifest["files"]))
     except OSError as error:
         raise DamagedError(reason(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise DamagedError(f"{STATE} and {TENSORS} do not fit together ({_one_line(error)})") from error
+
+
+def stored_segments(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Stored]:
+    """Return the segments that a checkpoint lists, by key."""
+    found = {key: entry for name, entry in manifest["files"].items() if (key := key_of(name)) is not None}
+    return {
+        key: Stored(directory / segment_name(key), entry["sha256"], entry["bytes"], entry.get("mtime_ns"))
+        for key, entry in found.items()
+    }
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -97,6 +122,8 @@ def _check_fields(manifest: Mapping[str, Any]) -> None:
     for name, entry in files.items():
         if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
             raise DamagedError(f"{MANIFEST} lists {name!r}, which is not a plain file name")
+        if name.startswith(PREFIX) and key_of(name) is None:
+            raise DamagedError(f"{MANIFEST} lists {name!r}, which is not the name of a segment")
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or type(entry.get("sha256")) is not str:
             raise DamagedError(f"{MANIFEST} has no bytes and sha256 for {name!r}")
 

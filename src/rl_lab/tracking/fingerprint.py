@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_lab.core.buffer import Segment
 from rl_lab.core.errors import CheckpointError
 from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
 from rl_lab.tracking.run_directory import RunDirectory
@@ -33,14 +34,19 @@ def fingerprint(run: RunDirectory, checkpoint: Path | None = None) -> dict[str, 
 
 
 def tree_hash(tree: Any) -> str:
-    """Return the sha256 of a state tree: types, shapes and bits, whatever the order of its keys."""
+    """Return the sha256 of a state tree: types, shapes and bits, whatever the order of its keys.
+
+    A segment counts as the tensor it is: its key is random, and where it lies is no part of what a run computed.
+    """
     digest = hashlib.sha256()
     _feed(digest, tree)
     return digest.hexdigest()
 
 
 def _feed(digest: Any, tree: Any) -> None:
-    if isinstance(tree, dict):
+    if isinstance(tree, Segment):
+        _feed(digest, tree.tensor)
+    elif isinstance(tree, dict):
         digest.update(f"dict{len(tree)}".encode())
         for key in sorted(tree):
             digest.update(f"key{len(key)}:{key}".encode())

@@ -2,7 +2,7 @@
 
 Scalars are written as themselves, everything else as a tagged list: ["dict", {...}], ["list", [...]], ["tuple", [...]],
 ["int", hex], ["float", text], ["tensor", name], ["bytes", name, dtype, shape] (a tensor of a type that safetensors does
-not know) and ["array", name, dtype, shape] (NumPy).
+not know), ["array", name, dtype, shape] (NumPy) and ["segment", key, dtype, shape] (its bytes are a file of their own).
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_lab.core.buffer import Segment
+
 Tensors = dict[str, Tensor]
+Segments = dict[str, Segment]  # by key
+SEGMENT_KEY = re.compile(r"[0-9a-f]{16,64}")  # part of a file name: nothing that could lead elsewhere
 NATIVE_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -37,23 +42,41 @@ _ARRAY_DTYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\d*\w+\])?")  # plain data, n
 _RESERVED_NAME = "__metadata__"  # of the safetensors header
 
 
-def encode(tree: Any) -> tuple[Tensors, Any]:
-    """Return (named tensors on the CPU, what JSON can hold). Tensors that share memory are written once each."""
-    tensors: Tensors = {}
-    return tensors, _encode(tree, "", tensors)
+class _Leaves(NamedTuple):
+    """What is taken out of a tree while it is written down."""
+
+    tensors: Tensors
+    segments: Segments | None
 
 
-def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the tree. Raises ValueError, KeyError or TypeError for what `encode` cannot have written."""
+def encode(tree: Any, segments: Segments | None = None) -> tuple[Tensors, Any]:
+    """Return (named tensors on the CPU, what JSON can hold). Tensors that share memory are written once each.
+
+    Segments are put into `segments` as they are, wherever they lie; without it a tree must hold none.
+    """
+    leaves = _Leaves({}, segments)
+    return leaves.tensors, _encode(tree, "", leaves)
+
+
+def decode(
+    structure: Any, tensors: Mapping[str, Tensor], segments: Mapping[str, Segment] = MappingProxyType({})
+) -> Any:
+    """Return the tree; `segments` hold their raw bytes.
+
+    Raises ValueError, KeyError or TypeError for what `encode` cannot have written.
+    """
     if structure is None or isinstance(structure, bool | int | float | str):
         return structure
     tag, value, *rest = structure
     if tag == "dict":
-        return {key: decode(part, tensors) for key, part in value.items()}
+        return {key: decode(part, tensors, segments) for key, part in value.items()}
     if tag == "list":
-        return [decode(part, tensors) for part in value]
+        return [decode(part, tensors, segments) for part in value]
     if tag == "tuple":
-        return tuple(decode(part, tensors) for part in value)
+        return tuple(decode(part, tensors, segments) for part in value)
+    if tag == "segment":
+        raw = segments[value]
+        return Segment(raw.key, _decode_bytes(raw.tensor, *rest), raw.path)
     if tag == "tensor":
         return tensors[value]
     if tag in ("bytes", "array"):
@@ -63,7 +86,7 @@ def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Any:
     raise ValueError(f"unknown tag {tag!r}")
 
 
-def _encode(tree: Any, path: str, tensors: Tensors) -> Any:
+def _encode(tree: Any, path: str, leaves: _Leaves) -> Any:
     kind = type(tree)
     if tree is None or kind in (bool, str):
         return tree
@@ -72,17 +95,19 @@ def _encode(tree: Any, path: str, tensors: Tensors) -> Any:
     if kind is float:
         return tree if math.isfinite(tree) else ["float", repr(tree)]
     if isinstance(tree, Mapping):
-        return ["dict", {_key(key, path): _encode(part, _join(path, key), tensors) for key, part in tree.items()}]
+        return ["dict", {_key(key, path): _encode(part, _join(path, key), leaves) for key, part in tree.items()}]
     if kind in (list, tuple):
-        return [kind.__name__, [_encode(part, _join(path, i), tensors) for i, part in enumerate(tree)]]
+        return [kind.__name__, [_encode(part, _join(path, i), leaves) for i, part in enumerate(tree)]]
     if isinstance(tree, Tensor):
-        return _encode_tensor(tree, path, tensors)
+        return _encode_tensor(tree, path, leaves.tensors)
     if isinstance(tree, np.ndarray):
-        return _encode_array(tree, path, tensors)
+        return _encode_array(tree, path, leaves.tensors)
+    if kind is Segment:
+        return _encode_segment(tree, path, leaves.segments)
     raise TypeError(f"state {path or 'root'!r} is a {kind.__module__}.{kind.__qualname__}; {_ALLOWED}")
 
 
-_ALLOWED = "a checkpoint holds dict, list, tuple, tensor, numpy array, int, float, str, bool and None only"
+_ALLOWED = "a checkpoint holds dict, list, tuple, tensor, Segment, numpy array, int, float, str, bool and None only"
 
 
 def _join(path: str, key: object) -> str:
@@ -96,13 +121,33 @@ def _key(key: object, path: str) -> str:
 
 
 def _encode_tensor(tensor: Tensor, path: str, tensors: Tensors) -> list[Any]:
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise TypeError(f"state {path or 'root'!r} is a {tensor.layout} tensor on {tensor.device}; only dense ones fit")
+    _require_dense(tensor, path)
     data = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if data.dtype in NATIVE_DTYPES:
         return ["tensor", _store(data, path, tensors)]
     raw = data.reshape(-1).view(torch.uint8)
-    return ["bytes", _store(raw, path, tensors), str(data.dtype).removeprefix("torch."), list(data.shape)]
+    return ["bytes", _store(raw, path, tensors), _dtype_name(data), list(data.shape)]
+
+
+def _encode_segment(segment: Segment, path: str, segments: Segments | None) -> list[Any]:
+    if segments is None:
+        raise TypeError(f"state {path or 'root'!r} is a Segment; only a checkpoint keeps files for those")
+    if not SEGMENT_KEY.fullmatch(segment.key):
+        raise TypeError(f"state {path or 'root'!r} has the segment key {segment.key!r}; expected the hex of a uuid4")
+    if segment.key in segments:
+        raise ValueError(f"state {path or 'root'!r} has the segment key {segment.key!r} of another part of the state")
+    _require_dense(segment.tensor, path)
+    segments[segment.key] = segment
+    return ["segment", segment.key, _dtype_name(segment.tensor), list(segment.tensor.shape)]
+
+
+def _require_dense(tensor: Tensor, path: str) -> None:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise TypeError(f"state {path or 'root'!r} is a {tensor.layout} tensor on {tensor.device}; only dense ones fit")
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _encode_array(array: np.ndarray, path: str, tensors: Tensors) -> list[Any]:

@@ -1,11 +1,11 @@
-"""Safetensors files, written as a stream: the hash is of the bytes as they go out, and memory is not doubled."""
+"""Tensors in files, written as a stream: the hash is of the bytes as they go out, and memory is not doubled."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import safetensors
@@ -15,17 +15,22 @@ from torch import Tensor
 from rl_lab.tracking.state_codec import NATIVE_DTYPES
 
 _ALIGNMENT = 8  # bytes; the header is padded to it, so that readers may map the file
-_BLOCK = 1 << 24  # bytes hashed and written at a time
+BLOCK = 1 << 24  # bytes hashed and written at a time
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
-    """Write contiguous CPU tensors durably and return (sha256, size in bytes)."""
+    """Write contiguous CPU tensors durably as safetensors and return (sha256, size in bytes)."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # widest first keeps all aligned
+    return write_blocks(path, [_header(names, tensors), *(raw_bytes(tensors[name]) for name in names)])
+
+
+def write_blocks(path: Path, blocks: Iterable[memoryview]) -> tuple[str, int]:
+    """Write bytes one after another durably and return (sha256, size in bytes)."""
     digest, size = hashlib.sha256(), 0
     with open(path, "wb", buffering=0) as file:
-        for block in [_header(names, tensors), *(_bytes(tensors[name]) for name in names)]:
-            for start in range(0, len(block), _BLOCK):
-                piece = block[start : start + _BLOCK]
+        for block in blocks:
+            for start in range(0, len(block), BLOCK):
+                piece = block[start : start + BLOCK]
                 digest.update(piece)
                 _write_all(file.fileno(), piece)
             size += len(block)
@@ -58,7 +63,8 @@ def _header(names: list[str], tensors: Mapping[str, Tensor]) -> memoryview:
     return memoryview(len(text).to_bytes(8, "little") + text)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """Return the memory of a contiguous CPU tensor."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 

@@ -22,6 +22,8 @@ from rl_lab.tracking.perf import Timer, WallClock
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Row, Sink, numbers
 
+Gauges = Callable[[], Mapping[str, float]]  # `group/name` of what is true at this moment and is not a mean
+
 _PROGRESS_S = 0.25  # a person reads no faster
 
 
@@ -35,8 +37,9 @@ class Tracker:
         *,
         every_steps: int | None = None,
         every_updates: int | None = None,
+        frames_per_step: int = 1,
     ) -> None:
-        self.run, self._sinks = run, list(sinks)
+        self.run, self._sinks, self._frames_per_step = run, list(sinks), frames_per_step
         self._metrics, self._perf, self._events = map(JsonLines, (run.metrics_file, run.perf_file, run.events_file))
         self._sums = Accumulators()
         self._step_clock = Every(every_steps) if every_steps else None
@@ -65,22 +68,22 @@ class Tracker:
         """Add to the running means of `group/name`; a plain value has weight 1."""
         self._sums.add(group, metrics)
 
-    def write_due(self, counters: Counters, phase_name: str) -> bool:
-        """Write a row of the running means when a clock fires, and say whether it did."""
-        position = _position(counters, phase_name)
+    def write_due(self, counters: Counters, phase_name: str, gauges: Gauges = dict) -> bool:
+        """Write a row of the running means when a clock fires, and say whether it did; `gauges` are read only then."""
+        position = self._position(counters, phase_name)
         self._show_progress(position)
         due = [clock(count) for clock, count in self._clocks(counters)]  # all of them: each consumes its own count
         if not any(due):
             return False
-        self.flush(counters, phase_name)
+        self.flush(counters, phase_name, gauges)
         return True
 
-    def flush(self, counters: Counters, phase_name: str) -> None:
+    def flush(self, counters: Counters, phase_name: str, gauges: Gauges = dict) -> None:
         """Write the running means now. At a run's end: after the last checkpoint, which a longer run goes on from."""
         with self.timer("log"):
-            position = _position(counters, phase_name)
+            position = self._position(counters, phase_name)
             if self._sums:
-                self._write_row({**position, **self._sums.means()})
+                self._write_row({**position, **self._sums.means(), **gauges()})
         perf = {**position, **self._wall.report(counters.env_steps, counters.updates), "time": time.time()}
         self._perf.append(perf)
         self._broadcast(lambda sink: sink.perf(perf))
@@ -91,7 +94,7 @@ class Tracker:
             sums = Accumulators()
             sums.add(group, metrics)
             values = sums.means()
-            self._write_row({**_position(counters, phase_name), **values})
+            self._write_row({**self._position(counters, phase_name), **values})
         return values
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -139,6 +142,17 @@ class Tracker:
             if self._metrics.is_open:
                 self.run.write_summary({**(summary or {}), **_summary(self.run)})
 
+    def _position(self, counters: Counters, phase_name: str) -> dict[str, Any]:
+        frames = {"frames": counters.env_steps * self._frames_per_step} if self._frames_per_step > 1 else {}
+        return {
+            "step": counters.env_steps,
+            **frames,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "cycles": counters.cycles,
+            "phase": phase_name,
+        }
+
     def _clocks(self, counters: Counters) -> list[tuple[Every, int]]:
         pairs = ((self._step_clock, counters.env_steps), (self._update_clock, counters.updates))
         return [(clock, count) for clock, count in pairs if clock is not None]
@@ -165,16 +179,6 @@ class Tracker:
             except OSError as error:  # a closed terminal or a full disk behind a sink is no reason to end a run
                 self._sinks.remove(sink)
                 self.event("sink_failed", message=f"{type(sink).__name__} was dropped: {error}")
-
-
-def _position(counters: Counters, phase_name: str) -> dict[str, Any]:
-    return {
-        "step": counters.env_steps,
-        "updates": counters.updates,
-        "episodes": counters.episodes,
-        "cycles": counters.cycles,
-        "phase": phase_name,
-    }
 
 
 def _summary(run: RunDirectory) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_lab.core.errors import ConfigError
 from rl_lab.tracking.run_directory import RunDirectory
-from rl_lab.tracking.sinks import POSITION, Row, Sink, numbers
+from rl_lab.tracking.sinks import Row, Sink
 
 _ID_FILE = "wandb_id"
 
@@ -44,7 +44,7 @@ class WandbSink(Sink):
 
     def row(self, row: Row) -> None:
         """Send the metrics and the position."""
-        self._session.log({**{key: row[key] for key in POSITION}, **numbers(row)})
+        self._session.log(dict(row))
 
     def perf(self, row: Row) -> None:
         """Send the wall-clock numbers."""

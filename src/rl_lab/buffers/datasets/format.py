@@ -1,0 +1,166 @@
+"""Episodes as they are exchanged between files and buffers, and what reads and writes them.
+
+An episode is a tree of NumPy arrays in time order, laid out as everywhere in the lab: images are uint8 [C, H, W].
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from rl_lab.core.errors import LabError
+
+Array = np.ndarray[Any, Any]
+Observations = Array | dict[str, Array]
+DoneMeans = Literal["terminated", "truncated", "ignored"]  # what the end of an episode stands for where files are vague
+CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+
+
+class DatasetError(LabError):
+    """A dataset is missing, damaged, foreign or does not fit; the message names the file and the key."""
+
+
+class Field(NamedTuple):
+    """What one step of an array looks like."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def is_image(self) -> bool:
+        """Return whether it is a picture, uint8 [C, H, W]."""
+        return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[0] in CHANNELS
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode of `T` steps.
+
+    Attributes:
+        observations: What was seen before each action, [T, ...], or a dict of such arrays.
+        actions: [T, ...].
+        rewards: [T], float32.
+        terminated: Whether the last step ended the task.
+        truncated: Whether the last step was cut by a time limit, or the recording just ends there.
+        final_observation: What the last step led to, without the time dimension.
+        infos: Further numbers by name, [T, ...] each, `is_intervention` say.
+        task: What was to be done, in words.
+        has_final_observation: False: the file does not hold it, and `final_observation` repeats the last one.
+    """
+
+    observations: Observations
+    actions: Array
+    rewards: Array
+    terminated: bool
+    truncated: bool
+    final_observation: Observations
+    infos: Mapping[str, Array] = field(default_factory=dict)
+    task: str | None = None
+    has_final_observation: bool = True
+
+    def __post_init__(self) -> None:
+        if self.terminated == self.truncated:
+            raise DatasetError("an episode ends either terminated or truncated: exactly one of them must be true")
+        if self.rewards.ndim != 1 or len(self.rewards) < 1:
+            raise DatasetError(f"rewards of an episode must be [T] with T >= 1, got {list(self.rewards.shape)}")
+        for name, array in self.arrays().items():
+            if array.dtype.kind not in "fiub":
+                raise DatasetError(f"{name} of an episode is {array.dtype}; only numbers and booleans can be kept")
+            if len(array) != len(self.rewards):
+                raise DatasetError(f"{name} of an episode has {len(array)} steps, rewards has {len(self)}")
+        finals = named(self.final_observation)
+        for name, array in named(self.observations).items():
+            if name not in finals or finals[name].shape != array.shape[1:]:
+                raise DatasetError(f"final_observation does not look like one of {name}")
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return every array [T, ...] by name: `observations`, `observations/<key>`, `actions`, `infos/<key>`."""
+        infos = {f"infos/{name}": array for name, array in self.infos.items()}
+        return {**named(self.observations), "actions": self.actions, "rewards": self.rewards, **infos}
+
+    def fields(self) -> dict[str, Field]:
+        """Return what each array looks like."""
+        return {name: Field(str(array.dtype), array.shape[1:]) for name, array in self.arrays().items()}
+
+
+def named(observations: Observations) -> dict[str, Array]:
+    """Return the arrays of an observation under the names that files give them."""
+    if isinstance(observations, dict):
+        return {f"observations/{key}": array for key, array in observations.items()}
+    return {"observations": observations}
+
+
+def unnamed(arrays: Mapping[str, Array]) -> Observations:
+    """Return the observation whose arrays `named` named; other names are passed over."""
+    if "observations" in arrays:
+        return arrays["observations"]
+    prefix = "observations/"
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def reject_change(where: Path, known: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise when an episode's fields are not those that the dataset has."""
+    for name in sorted(known.keys() | found.keys()):
+        if name not in found:
+            raise DatasetError(f"{where}: the episode has no {name!r}, which the dataset has as {known[name]}")
+        if name not in known:
+            raise DatasetError(f"{where}: the episode has {name!r}, which the dataset has not ({', '.join(known)})")
+        if known[name] != found[name]:
+            raise DatasetError(f"{where}: {name!r} is {found[name]} instead of {known[name]}")
+
+
+class EpisodeReader(ABC):
+    """A dataset on disk, opened and checked; its episodes are read one at a time."""
+
+    path: Path
+    lengths: Sequence[int]  # steps of each episode
+
+    @abstractmethod
+    def read(self, number: int) -> Episode:
+        """Return one episode, checked. Raises DatasetError."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a sha256 of the index, which changes when episodes do."""
+
+    def select(self, episodes: Sequence[int] | None) -> list[int]:
+        """Return the numbers of the wanted episodes; None is all. Raises when one is not there."""
+        numbers = list(range(len(self.lengths))) if episodes is None else list(episodes)
+        for number in numbers:
+            if not 0 <= number < len(self.lengths):
+                raise DatasetError(f"{self.path} has no episode {number} (it has 0 to {len(self.lengths) - 1})")
+        return numbers
+
+    def episodes(self, episodes: Sequence[int] | None = None) -> Iterator[Episode]:
+        """Yield the wanted episodes, each read when it is asked for."""
+        for number in self.select(episodes):
+            yield self.read(number)
+
+
+class EpisodeWriter(ABC):
+    """Adds episodes to a dataset on disk. An episode is there for good as soon as `save` has returned."""
+
+    @abstractmethod
+    def save(self, episode: Episode) -> int:
+        """Append an episode and return its number."""
+
+    def close(self) -> None:  # noqa: B027  (most writers have nothing left to do)
+        """Let another process write; what was saved needs no close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()

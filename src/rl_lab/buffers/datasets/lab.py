@@ -1,0 +1,232 @@
+"""The lab's own dataset: one immutable safetensors file per episode, and an index to which its line is added last.
+
+    dataset.json              format, version and what every array looks like
+    index.jsonl               one line per episode: file, steps, bytes, sha256
+    episode-000000.safetensors
+
+Observations are stored with the final one as their last row. A writer that is killed leaves a file without a line, or
+half a line; readers pass over both, and the next writer removes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from rl_lab.buffers.datasets.files import (
+    commit_bytes,
+    commit_json,
+    hash_files,
+    holds_files,
+    lock_for_writing,
+    one_line,
+    read_json,
+    reason,
+    remove_unfinished,
+)
+from rl_lab.buffers.datasets.format import (
+    Array,
+    DatasetError,
+    Episode,
+    EpisodeReader,
+    EpisodeWriter,
+    Field,
+    named,
+    reject_change,
+    unnamed,
+)
+
+HEADER, INDEX = "dataset.json", "index.jsonl"
+FORMAT, VERSION = "rl-lab-dataset", 1
+
+
+class LabReader(EpisodeReader):
+    """Reads a directory that `LabWriter` filled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fields = _read_header(path / HEADER)
+        self._entries, _ = _read_index(path / INDEX)
+        self.lengths = [entry["steps"] for entry in self._entries]
+
+    def read(self, number: int) -> Episode:
+        """Return one episode; every byte is checked against the index."""
+        entry = self._entries[number]
+        path = self.path / entry["file"]
+        metadata, arrays = _read_arrays(path, entry)
+        arrays = {name: arrays[name] for name in (*self.fields, *arrays) if name in arrays}
+        has_final = metadata.get("has_final_observation") == "true"
+        observations, steps = unnamed(arrays), entry["steps"]
+        for name, array in named(observations).items():
+            if len(array) != steps + has_final:
+                raise DatasetError(f"{path}: {name!r} has {len(array)} rows instead of {steps + has_final}")
+        episode = Episode(
+            observations=_each(observations, lambda array: array[:steps]),
+            actions=arrays["actions"],
+            rewards=arrays["rewards"],
+            terminated=metadata.get("terminated") == "true",
+            truncated=metadata.get("truncated") == "true",
+            final_observation=_each(observations, lambda array: array[-1]),
+            infos={name.removeprefix("infos/"): arrays[name] for name in arrays if name.startswith("infos/")},
+            task=metadata.get("task"),
+            has_final_observation=has_final,
+        )
+        reject_change(path, self.fields, episode.fields())
+        return episode
+
+    def fingerprint(self) -> str:
+        """Return a sha256 of header and index; the index has one of every episode."""
+        return hash_files([self.path / HEADER, self.path / INDEX])
+
+
+class LabWriter(EpisodeWriter):
+    """Creates a dataset in `path`, or adds to the one that is there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = lock_for_writing(self.path)
+        try:
+            self._fields, self._count = self._open()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def save(self, episode: Episode) -> int:
+        """Append an episode and return its number."""
+        if self._fields is None:
+            self._fields = episode.fields()
+            fields = {name: {"dtype": f.dtype, "shape": list(f.shape)} for name, f in self._fields.items()}
+            commit_json(self.path / HEADER, {"format": FORMAT, "version": VERSION, "fields": fields})
+        reject_change(self.path, self._fields, episode.fields())
+        name = f"episode-{self._count:06d}.safetensors"
+        data = _encode(episode)
+        commit_bytes(self.path / name, data)
+        entry = {"file": name, "steps": len(episode), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        _append(self.path / INDEX, json.dumps(entry).encode() + b"\n")
+        self._count += 1
+        return self._count - 1
+
+    def close(self) -> None:
+        """Let another process write."""
+        self._lock.close()
+
+    def _open(self) -> tuple[dict[str, Field] | None, int]:
+        """Remove what a killed writer left, and return the fields and the number of episodes that are there."""
+        if not (self.path / HEADER).exists():
+            remove_unfinished(self.path)
+            if holds_files(self.path):
+                raise DatasetError(
+                    f"{self.path} is not empty and has no {HEADER}: datasets need a directory of their own"
+                )
+            return None, 0
+        fields = _read_header(self.path / HEADER)
+        entries, whole = _read_index(self.path / INDEX)
+        remove_unfinished(self.path)
+        if (self.path / INDEX).exists():
+            os.truncate(self.path / INDEX, whole)
+        known = {entry["file"] for entry in entries}
+        for orphan in self.path.glob("episode-*.safetensors"):
+            if orphan.name not in known:
+                orphan.unlink()
+        return fields, len(entries)
+
+
+def _each(observations: Any, function: Any) -> Any:
+    if isinstance(observations, dict):
+        return {key: function(array) for key, array in observations.items()}
+    return function(observations)
+
+
+def _encode(episode: Episode) -> bytes:
+    arrays = episode.arrays()
+    if episode.has_final_observation:
+        for name, final in named(episode.final_observation).items():
+            arrays[name] = np.concatenate([arrays[name], np.asarray(final, arrays[name].dtype)[None]])
+    metadata = {
+        key: json.dumps(bool(vars(episode)[key])) for key in ("terminated", "truncated", "has_final_observation")
+    }
+    if episode.task is not None:
+        metadata["task"] = episode.task
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return safetensors.numpy.save(contiguous, metadata=metadata)
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Add a line durably; when the disk is full, the file is as it was."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    size = os.fstat(descriptor).st_size
+    try:
+        if os.write(descriptor, line) != len(line):
+            raise DatasetError(f"{path} cannot be written: disk full")
+        os.fsync(descriptor)
+    except (OSError, DatasetError) as error:
+        os.ftruncate(descriptor, size)
+        if isinstance(error, OSError):
+            raise DatasetError(f"{path} cannot be written: {reason(error)}") from error
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _read_header(path: Path) -> dict[str, Field]:
+    content = read_json(path)
+    if content.get("format") != FORMAT:
+        raise DatasetError(f"{path}: format is {content.get('format')!r}, not {FORMAT!r}")
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise DatasetError(f"{path}: version is {version!r}, not a number")
+    if version > VERSION:
+        raise DatasetError(f"{path}: version {version} is newer than this lab reads ({VERSION}): update it")
+    try:
+        return {name: Field(entry["dtype"], tuple(entry["shape"])) for name, entry in content["fields"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{path}: fields must map names to dtype and shape") from error
+
+
+def _read_index(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the entries of the whole lines and the bytes of those; half a line at the end was never promised."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = data.rfind(b"\n") + 1
+    entries = []
+    for number, line in enumerate(data[:whole].splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            is_good = (
+                type(entry["steps"]) is int
+                and entry["steps"] > 0
+                and type(entry["bytes"]) is int
+                and Path(entry["file"]).name == entry["file"]  # nothing leads out of the directory
+                and type(entry["sha256"]) is str
+            )
+        except (ValueError, KeyError, TypeError):
+            is_good = False
+        if not is_good:
+            raise DatasetError(f"{path}, line {number}: not an entry with file, steps, bytes and sha256")
+        entries.append(entry)
+    return entries, whole
+
+
+def _read_arrays(path: Path, entry: dict[str, Any]) -> tuple[dict[str, str], dict[str, Array]]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {reason(error)}") from error
+    if len(data) != entry["bytes"]:
+        raise DatasetError(f"{path} has {len(data)} bytes instead of {entry['bytes']}")
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise DatasetError(f"{path} was changed: its sha256 is not the one in {INDEX}")
+    try:
+        arrays = safetensors.numpy.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise DatasetError(f"{path} is not a safetensors file ({one_line(error)})") from error
+    if missing := sorted({"actions", "rewards"} - arrays.keys()):
+        raise DatasetError(f"{path} has no {missing[0]!r}")
+    return header.get("__metadata__", {}), arrays

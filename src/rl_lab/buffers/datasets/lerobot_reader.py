@@ -1,0 +1,108 @@
+"""Reads LeRobotDataset v3.0 directories: Parquet, embedded pictures and mp4, without lerobot, datasets or torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_lab.buffers.datasets.files import hash_files
+from rl_lab.buffers.datasets.format import Array, DatasetError, DoneMeans, Episode, EpisodeReader
+from rl_lab.buffers.datasets.lerobot_columns import from_arrow, open_parquet, pa, pictures_from_arrow, read_table
+from rl_lab.buffers.datasets.lerobot_compaction import finish_compaction
+from rl_lab.buffers.datasets.lerobot_episode import episode_of
+from rl_lab.buffers.datasets.lerobot_format import AUTOMATIC, DATA, EPISODES, INFO, VIDEOS, read_info
+from rl_lab.buffers.datasets.lerobot_meta import EpisodeRow, check_data_schema, read_rows, read_tasks
+
+_TIME_TOLERANCE_S = 1e-4
+
+
+class LeRobotReader(EpisodeReader):
+    """Frames of an episode become an `Episode` without a final observation: the format has no place for it.
+
+    `done_means` says what `next.done` stands for in datasets without `next.truncated`. Text is left out, and
+    the task is that of the first frame.
+    """
+
+    def __init__(self, path: Path, *, done_means: DoneMeans = "terminated") -> None:
+        self.path, self._done_means = path, done_means
+        finish_compaction(path)
+        self.info = read_info(path)
+        self._rows = read_rows(path, self.info)
+        self._tasks = {number: task for task, number in read_tasks(path).items()}
+        self.lengths = [row.length for row in self._rows]
+        self._open: tuple[Path, Any, list[tuple[int, int] | None]] | None = None  # the data file of the last episode
+
+    def read(self, number: int) -> Episode:
+        """Return one episode with all its frames decoded."""
+        row = self._rows[number]
+        path = row.data.path(self.path, DATA)
+        table = self._frames(path, row)
+        where = f"{path}, episode {number}"
+        automatic = {n: from_arrow(f"{where}: {n!r}", table[n], self.info.features[n]).reshape(-1) for n in AUTOMATIC}
+        self._check_frames(where, automatic, row)
+        columns = {
+            name: self._column(f"{where}: {name!r}", name, table, row)
+            for name, feature in self.info.features.items()
+            if name not in AUTOMATIC and feature.dtype != "string"
+        }
+        task = self._tasks.get(int(automatic["task_index"][0]))
+        if task is None and self._tasks:
+            raise DatasetError(f"{where}: task_index {automatic['task_index'][0]} is not in meta/tasks.parquet")
+        return episode_of(self.info, columns, task or None, done_means=self._done_means, where=where)
+
+    def fingerprint(self) -> str:
+        """Return a sha256 of `info.json` and of the episodes table."""
+        return hash_files([self.path / INFO, *sorted((self.path / EPISODES).glob("*/file-*.parquet"))])
+
+    def _frames(self, path: Path, row: EpisodeRow) -> Any:
+        """Return the rows of one episode; only the row groups that can hold them are read."""
+        if self._open is None or self._open[0] != path:
+            file = open_parquet(path)
+            check_data_schema(path, file.schema_arrow.names, self.info.features)
+            self._open = (path, file, _index_ranges(file))
+        _, file, ranges = self._open
+        end = row.begin + row.length
+        groups = [g for g, span in enumerate(ranges) if span is None or (span[1] >= row.begin and span[0] < end)]
+        table = read_table(path, file, row_groups=groups)
+        index = table["index"].to_numpy()
+        return table.filter(pa.array((index >= row.begin) & (index < end)))
+
+    def _check_frames(self, where: str, columns: dict[str, Array], row: EpisodeRow) -> None:
+        if len(columns["index"]) != row.length:
+            raise DatasetError(f"{where} has {len(columns['index'])} of {row.length} frames")
+        steps = np.arange(row.length)
+        wanted = {"index": row.begin + steps, "frame_index": steps, "episode_index": np.full(row.length, row.number)}
+        for name, values in wanted.items():
+            if not np.array_equal(columns[name], values):
+                at = int((columns[name] != values).argmax())
+                raise DatasetError(f"{where}: {name} is {columns[name][at]} instead of {values[at]} at frame {at}")
+        late = np.abs(columns["timestamp"] - steps / self.info.fps)
+        if (late > _TIME_TOLERANCE_S + 1e-6 * columns["timestamp"]).any():
+            at = int(late.argmax())
+            raise DatasetError(
+                f"{where}: timestamp {columns['timestamp'][at]:.4f} s at frame {at} does not fit fps {self.info.fps:g}"
+            )
+
+    def _column(self, where: str, name: str, table: Any, row: EpisodeRow) -> Array:
+        feature = self.info.features[name]
+        if feature.dtype == "video":
+            from rl_lab.buffers.datasets.video_file import read_video
+
+            part = row.videos[name]
+            path = part.slot.path(self.path, f"{VIDEOS}/{name}", ".mp4")
+            return read_video(path, part.begin_s, row.length, self.info.fps, feature.shape)
+        if feature.dtype == "image":
+            return pictures_from_arrow(where, table[name], feature, self.path)
+        return from_arrow(where, table[name], feature)
+
+
+def _index_ranges(file: Any) -> list[tuple[int, int] | None]:
+    """Return the smallest and largest frame index of each row group, as far as the file says."""
+    names = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+    ranges: list[tuple[int, int] | None] = []
+    for group in range(file.metadata.num_row_groups):
+        statistics = file.metadata.row_group(group).column(names.index("index")).statistics
+        ranges.append((statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None)
+    return ranges

@@ -1,0 +1,62 @@
+"""Finds out which format a dataset has, and opens it for reading or writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rl_lab.buffers.datasets.format import DatasetError, DoneMeans, Episode, EpisodeReader, EpisodeWriter
+from rl_lab.buffers.datasets.lab import HEADER, LabReader, LabWriter
+from rl_lab.core.errors import ConfigError, unknown_name
+
+Format = Literal["auto", "lab", "lerobot", "minari"]
+_MARKS = {"lab": (HEADER,), "lerobot": ("meta/info.json",), "minari": ("data/metadata.json", "metadata.json")}
+
+
+def detect_format(path: Path) -> str:
+    """Return the format of the dataset in a directory. Raises DatasetError when there is none."""
+    if not path.exists():
+        raise DatasetError(f"{path} does not exist")
+    if not path.is_dir():
+        raise DatasetError(f"{path} is a file; a dataset is a directory")
+    for name, marks in _MARKS.items():
+        if any((path / mark).exists() for mark in marks):
+            return name
+    wanted = ", ".join(f"{marks[0]} ({name})" for name, marks in _MARKS.items())
+    raise DatasetError(f"{path} holds no dataset: none of {wanted} is there")
+
+
+def open_dataset(path: str | Path, format: Format = "auto", *, done_means: DoneMeans = "terminated") -> EpisodeReader:
+    """Open a dataset and check its index; its episodes are read when they are asked for."""
+    root = Path(path)
+    kind = detect_format(root) if format == "auto" else format
+    if kind == "lab":
+        return LabReader(root)
+    if kind == "lerobot":
+        from rl_lab.buffers.datasets.lerobot_reader import LeRobotReader
+
+        return LeRobotReader(root, done_means=done_means)
+    if kind == "minari":
+        from rl_lab.buffers.datasets.minari import MinariReader
+
+        return MinariReader(root)
+    raise ConfigError(unknown_name("dataset format", format, ["auto", *_MARKS]))
+
+
+def read_episodes(
+    path: str | Path, format: Format = "auto", *, episodes: Sequence[int] | None = None
+) -> Iterator[Episode]:
+    """Yield the episodes of a dataset one by one."""
+    return open_dataset(path, format).episodes(episodes)
+
+
+def open_writer(path: str | Path, format: Literal["lab", "lerobot"] = "lab", **options: Any) -> EpisodeWriter:
+    """Open a dataset for adding episodes, or begin one; the options are those of the format's writer."""
+    if format == "lab":
+        return LabWriter(path, **options)
+    if format == "lerobot":
+        from rl_lab.buffers.datasets.lerobot_writer import LeRobotWriter
+
+        return LeRobotWriter(path, **options)
+    raise ConfigError(unknown_name("dataset format to write", format, ["lab", "lerobot"]))

@@ -1,0 +1,141 @@
+"""From an episode on disk to a trajectory [T, 1, ...] as the collector records it, in the environment's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_lab.buffers.datasets.format import Array, DatasetError, Episode
+from rl_lab.core import Box, Discrete, EnvSpec, MultiDiscrete, Trajectory, tree_map
+
+Leaf = Box | Discrete | MultiDiscrete
+_SLACK = 0.01  # of the range: recorded actions may be this far outside their bounds
+
+
+@dataclass(frozen=True)
+class Converter:
+    """Picks and checks what an environment's spec asks for; without a spec everything is taken as it is.
+
+    Attributes:
+        spec: What observations and actions must look like.
+        observation_keys: Where each observation of the environment lies in the dataset, if under another name; one
+            name where the environment's observation is one array.
+        action_range: (low, high) of the dataset's actions, which are then mapped to the bounds of the spec.
+        keep_last_step: Whether to keep a last step that was cut and whose true successor is not on disk.
+    """
+
+    spec: EnvSpec | None = None
+    observation_keys: Mapping[str, str] | str | None = None
+    action_range: tuple[Sequence[float] | float, Sequence[float] | float] | None = None
+    keep_last_step: bool = False
+
+    def __call__(self, episode: Episode, where: str, device: torch.device) -> Trajectory | None:
+        """Return the trajectory; None when no step of the episode can be used."""
+        observations = self._observations(episode.observations, where, batched=True)
+        final = self._observations(episode.final_observation, where, batched=False)
+        steps = len(episode)
+        if not (episode.has_final_observation or episode.terminated or self.keep_last_step):
+            # the last transition has no true successor to bootstrap from, but the one before it has
+            final, steps = tree_map(lambda array: array[-1], observations), steps - 1
+            if steps == 0:
+                return None
+        following = tree_map(lambda array, last: np.concatenate([array[1:steps], last[None]]), observations, final)
+        ends = np.zeros(steps, dtype=np.bool_)
+        ends[-1] = True
+        rows: dict[str, Any] = {
+            "observations": tree_map(lambda array: array[:steps], observations),
+            "actions": self._actions(episode.actions, where)[:steps],
+            "rewards": episode.rewards[:steps].astype(np.float32),
+            "terminated": ends & episode.terminated,
+            "truncated": ends & (not episode.terminated),
+            "final_observations": following,
+            "is_first": np.arange(steps) == 0,
+        }
+        if episode.infos:
+            rows["infos"] = {name: _info(array)[:steps] for name, array in episode.infos.items()}
+        return tree_map(lambda array: torch.from_numpy(np.array(array[:, None], order="C")).to(device), rows)
+
+    def _observations(self, found: Any, where: str, *, batched: bool) -> Any:
+        if self.spec is None:
+            return found
+        wanted = self.spec.observation
+        if not isinstance(wanted, Mapping):
+            return _fit(self._single(found, where), wanted, f"{where}: observations", batched)
+        keys = self.observation_keys or {}
+        if isinstance(keys, str):
+            raise DatasetError(f"observation_keys is {keys!r}, but the environment has observations {sorted(wanted)}")
+        return {
+            key: _fit(_pick(found, keys.get(key, key), where), leaf, f"{where}: observations {key!r}", batched)
+            for key, leaf in wanted.items()
+        }
+
+    def _single(self, found: Any, where: str) -> Array:
+        """Return the one array that an environment with one observation wants."""
+        if not isinstance(found, dict):
+            return found
+        if isinstance(self.observation_keys, str):
+            return _pick(found, self.observation_keys, where)
+        if len(found) != 1:
+            raise DatasetError(
+                f"{where} has the observations {', '.join(found)}, the environment has one: name it by observation_keys"
+            )
+        return next(iter(found.values()))
+
+    def _actions(self, actions: Array, where: str) -> Array:
+        if self.spec is None:
+            return actions
+        leaf = self.spec.action
+        if self.action_range is not None:
+            actions = _rescale(actions, self.action_range, leaf, where)
+        fitted = _fit(actions, leaf, f"{where}: actions", True)
+        low, high = _bounds(leaf)
+        slack = _SLACK * (high - low) if np.isfinite(high - low) else 0.0
+        if fitted.size and (fitted.min() < low - slack or fitted.max() > high + slack):
+            raise DatasetError(
+                f"{where}: actions lie in [{fitted.min():g}, {fitted.max():g}], the environment takes "
+                f"[{low:g}, {high:g}]: give action_low and action_high of the dataset"
+            )
+        return fitted
+
+
+def _pick(found: Any, key: str, where: str) -> Array:
+    if not isinstance(found, dict):
+        raise DatasetError(f"{where} has one observation without a name, the environment wants {key!r}")
+    if key not in found:
+        raise DatasetError(f"{where} has no observation {key!r} (it has: {', '.join(found)}): see observation_keys")
+    return found[key]
+
+
+def _fit(array: Array, leaf: Leaf, where: str, batched: bool) -> Array:
+    """Return the array in the shape and type of the spec; numbers of another kind are refused."""
+    shape = leaf.shape if isinstance(leaf, Box) else (len(leaf.nvec),) if isinstance(leaf, MultiDiscrete) else ()
+    dtype = np.dtype(str(leaf.dtype).removeprefix("torch.")) if isinstance(leaf, Box) else np.dtype(np.int64)
+    array = np.asarray(array)
+    found = array.shape[1:] if batched else array.shape
+    if found != shape and {found, shape} != {(), (1,)}:  # a number and a list of one number are the same
+        raise DatasetError(f"{where} are {list(found)}, the environment has {list(shape)}")
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise DatasetError(f"{where} are {array.dtype}, the environment has {dtype}")
+    return array.reshape(*array.shape[:1], *shape).astype(dtype) if batched else array.reshape(shape).astype(dtype)
+
+
+def _bounds(leaf: Leaf) -> tuple[float, float]:
+    if isinstance(leaf, Box):
+        return leaf.low, leaf.high
+    return 0, (leaf.n if isinstance(leaf, Discrete) else max(leaf.nvec)) - 1
+
+
+def _rescale(actions: Array, given: tuple[Any, Any], leaf: Leaf, where: str) -> Array:
+    low, high = _bounds(leaf)
+    if not isinstance(leaf, Box) or not np.isfinite(high - low):
+        raise DatasetError(f"{where}: action_low and action_high need an environment with bounded numbers as actions")
+    begin, end = (np.asarray(bound, dtype=np.float64) for bound in given)
+    return ((actions - begin) / (end - begin) * (high - low) + low).astype(np.float32)
+
+
+def _info(array: Array) -> Array:
+    return array.astype(np.float32) if array.ndim == 1 else array

@@ -1,0 +1,160 @@
+"""Hindsight experience replay (Andrychowicz et al., 2017): a step is also one towards a goal that was reached later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rl_lab.buffers.ring import RingBuffer
+from rl_lab.buffers.storage.placement import Storage
+from rl_lab.buffers.storage.runs import Runs
+from rl_lab.core import Batch, Box, ConfigError, EnvSpec, Footprint, LabError, Space, State, Trajectory, unknown_name
+
+STRATEGIES = ("future", "final", "episode", "random")
+GOALS = ("achieved_goal", "desired_goal")
+
+GoalReward = Callable[[Tensor, Tensor], Tensor]  # (achieved [B, D], desired [B, D]) -> rewards [B]
+
+
+class HindsightBuffer(RingBuffer):
+    """Draws env steps uniformly and gives some of them a goal that was achieved, with the reward that goes with it.
+
+    Observations are dicts with `achieved_goal` and `desired_goal`. A goal comes from the step's own episode, as far as
+    that is stored: an episode that still runs counts up to its newest step.
+
+    Args:
+        capacity: Env steps to keep, shared by all environment copies.
+        batch_size: Transitions per batch.
+        reward: Node or `module:function` that gives rewards [B] for achieved and desired goals [B, D].
+        strategy: Achieved when: future (at this step or later), final (at the last one), episode (at any step of the
+            episode), random (at any step of any episode).
+        relabel_probability: Share of the steps that get another goal.
+        terminal_reward: Relabelled steps with at least this reward are terminal and no others; null: flags stay.
+        gamma: Discount per step.
+        storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
+        device: Where batches go; the lab gives it.
+        num_envs: Environment copies; the lab gives it.
+        spec: What a step looks like; the lab gives it.
+        seed: Of the sampler; the lab gives it.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch_size: int,
+        reward: GoalReward,
+        *,
+        strategy: Literal["future", "final", "episode", "random"] = "future",
+        relabel_probability: float = 0.8,
+        terminal_reward: float | None = None,
+        gamma: float = 0.99,
+        storage: Storage = "device",
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise ConfigError(unknown_name("strategy of a hindsight buffer", strategy, STRATEGIES))
+        if not 0.0 <= relabel_probability <= 1.0:
+            raise ConfigError(f"relabel_probability must be between 0 and 1, not {relabel_probability}")
+        if spec is not None:
+            _reject_space(spec.observation)
+        super().__init__(
+            capacity,
+            batch_size,
+            n_step=1,
+            gamma=gamma,
+            min_size=None,
+            frame_stack=1,
+            storage=storage,
+            device=device,
+            num_envs=num_envs,
+            spec=spec,
+            seed=seed,
+            annotate=self._annotate,
+        )
+        self._runs = Runs(capacity // num_envs, num_envs, self._home)
+        self._reward, self._strategy, self._terminal_reward = reward, strategy, terminal_reward
+        self._probability = relabel_probability
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Store `T` vector steps; the oldest make room."""
+        obs = trajectory["observations"]
+        if not isinstance(obs, Mapping) or not set(GOALS) <= obs.keys():
+            found = sorted(obs) if isinstance(obs, Mapping) else "a single tensor"
+            raise LabError(f"a hindsight buffer needs observations with {list(GOALS)}, got {found}")
+        super().add(trajectory)
+
+    def sample(self) -> Batch:
+        """Return `batch_size` transitions, some of them relabelled."""
+        self._reject_early()
+        index = self._uniform(self.batch_size)
+        rows = self._goal_rows(index)
+        noise = torch.rand(self.batch_size, generator=self._generator, device=self._home)
+        achieved = self._transitions.fields["final_observations"]["achieved_goal"]
+        goals, is_relabelled = achieved.index_select(0, rows), noise < self._probability
+        return self._relabel(self._fetch(index), *self._placement.deliver((goals, is_relabelled)))
+
+    def footprint(self) -> Footprint | None:
+        """Return its size once it is full, with the bounds of the episodes."""
+        rows = super().footprint()
+        return None if rows is None else rows._replace(num_bytes=rows.num_bytes + self._runs.num_bytes)
+
+    def set_state(self, state: State) -> None:
+        """Hold exactly what `state` held."""
+        super().set_state(state)
+        ring = self._transitions
+        if ring.written:
+            self._runs.rebuild(ring.fields["note"].view(ring.length, ring.lanes), ring.written)
+
+    def _annotate(self, joins: Tensor, step: int) -> Tensor:
+        return self._runs.annotate(joins, step)
+
+    def _goal_rows(self, index: Tensor) -> Tensor:
+        """Return the rows [B] whose achieved goals are taken for the rows `index` [B]."""
+        if self._strategy == "random":
+            return self._uniform(len(index))
+        ring = self._transitions
+        place = index.div(ring.lanes, rounding_mode="floor")
+        lane, newest = index - place * ring.lanes, ring.written - 1
+        first, last = self._runs.bounds(lane, ring.fields["note"].index_select(0, index))
+        if self._strategy == "future":
+            first = newest - (newest - place) % ring.length  # the number of the step itself
+        elif self._strategy == "final":
+            first = last
+        first = first.clamp(min=ring.oldest)
+        noise = torch.rand(len(index), dtype=torch.float64, generator=self._generator, device=self._home)
+        chosen = first + (noise * (last - first + 1)).long()
+        return chosen % ring.length * ring.lanes + lane
+
+    def _relabel(self, batch: dict[str, Any], goals: Tensor, is_relabelled: Tensor) -> dict[str, Any]:
+        obs, next_obs = batch["observations"], batch["next_observations"]
+        rewards = self._reward(next_obs["achieved_goal"], goals)
+        if rewards.shape != is_relabelled.shape:
+            raise LabError(
+                f"the reward of a hindsight buffer returned {list(rewards.shape)} for {list(goals.shape)} goals, "
+                f"it must return {list(is_relabelled.shape)}"
+            )
+        mask = is_relabelled.view(-1, *[1] * (goals.ndim - 1))
+        batch["observations"] = {**obs, "desired_goal": torch.where(mask, goals, obs["desired_goal"])}
+        batch["next_observations"] = {**next_obs, "desired_goal": torch.where(mask, goals, next_obs["desired_goal"])}
+        batch["rewards"] = torch.where(is_relabelled, rewards.to(batch["rewards"].dtype), batch["rewards"])
+        if self._terminal_reward is not None:
+            is_terminal = torch.where(is_relabelled, rewards >= self._terminal_reward, batch["terminated"])
+            batch["terminated"], batch["truncated"] = is_terminal, batch["truncated"] & ~is_terminal
+            batch["discounts"] = is_terminal.logical_not() * self._gamma
+        return batch
+
+
+def _reject_space(space: Space) -> None:
+    if not isinstance(space, Mapping) or not set(GOALS) <= space.keys():
+        found = sorted(space) if isinstance(space, Mapping) else type(space).__name__
+        raise ConfigError(f"a hindsight buffer needs observations with {list(GOALS)}, the environment has {found}")
+    for name in GOALS:
+        leaf = space[name]
+        if not isinstance(leaf, Box) or leaf.dtype == torch.uint8:
+            raise ConfigError(f"observation {name!r} of a hindsight buffer must be a box of numbers, not {leaf}")

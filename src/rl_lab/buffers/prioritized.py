@@ -1,0 +1,139 @@
+"""Prioritized experience replay (Schaul et al., 2016): steps that taught much are drawn more often, and weigh less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rl_lab.buffers.ring import RingBuffer
+from rl_lab.buffers.storage.chances import Chances, Priority
+from rl_lab.buffers.storage.placement import Storage
+from rl_lab.core import Batch, EnvSpec, Footprint, LabError, State, Trajectory
+
+
+class PrioritizedReplayBuffer(RingBuffer):
+    """Draws env steps by priority, stratified; `weights` correct for it and are at most 1 within a batch.
+
+    New steps get the largest priority there ever was. An update returns `Update(..., write_back={"priorities": [B]})`.
+
+    Args:
+        capacity: Env steps to keep, shared by all environment copies.
+        batch_size: Transitions per batch.
+        priority: How priorities become probabilities and weights.
+        n_step: Steps of reward in one transition; fewer at the end of an episode and of what is stored.
+        gamma: Discount per step.
+        min_size: Env steps before the first batch; null: batch_size.
+        frame_stack: Frames that a picture shows along its channels; what they share is stored once.
+        storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
+        device: Where batches go; the lab gives it.
+        num_envs: Environment copies; the lab gives it.
+        spec: What a step looks like; the lab gives it.
+        seed: Of the sampler; the lab gives it.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch_size: int,
+        *,
+        priority: Priority = Priority(),  # noqa: B008  (frozen)
+        n_step: int = 1,
+        gamma: float = 0.99,
+        min_size: int | None = None,
+        frame_stack: int = 1,
+        storage: Storage = "device",
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            capacity,
+            batch_size,
+            n_step=n_step,
+            gamma=gamma,
+            min_size=min_size,
+            frame_stack=frame_stack,
+            storage=storage,
+            device=device,
+            num_envs=num_envs,
+            spec=spec,
+            seed=seed,
+        )
+        self._priority = priority
+        self._chances = Chances(priority, self.capacity, self._home)
+        self._batches = 0
+        self._strata = torch.arange(batch_size, dtype=torch.float64, device=self._home)
+        self._drawn: tuple[Tensor, int] | None = None  # rows of the last batch, and how much was written by then
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Store `T` vector steps with the largest priority; the oldest make room."""
+        ring = self._transitions
+        written, oldest = ring.written, ring.oldest
+        super().add(trajectory)
+        for begin, end in self._places(max(written, ring.oldest), ring.written):
+            self._chances.admit(begin, end)
+        self._chances.num_changes += (ring.written - written) * ring.lanes
+        for begin, end in self._places(max(oldest, ring.written - ring.length), ring.oldest):
+            self._chances.drop(begin, end)  # their pictures are gone
+
+    def sample(self) -> Batch:
+        """Return `batch_size` transitions with their `weights`."""
+        self._reject_early()
+        beta = self._priority.beta_after(self._batches)
+        self._batches += 1
+        ring = self._transitions
+        tree = self._chances.refreshed(min(ring.written, ring.length) * ring.lanes)
+        noise = torch.rand(self.batch_size, dtype=torch.float64, generator=self._generator, device=self._home)
+        total = tree.total
+        index = tree.find((self._strata + noise) * (total / self.batch_size))
+        weights = (tree.leaves.index_select(0, index) * (self.size / total)).pow(-beta)
+        self._drawn = (index, ring.written)
+        batch = self._fetch(index)
+        batch["weights"] = self._placement.deliver((weights / weights.max()).float())
+        return batch
+
+    def write_back(self, values: Mapping[str, Tensor]) -> None:
+        """Take new `priorities` [B] of the last batch; rows that were overwritten meanwhile keep what they have."""
+        if self._drawn is None or set(values) != {"priorities"}:
+            raise LabError(f"a prioritized buffer takes back priorities after a sample, got {sorted(values)}")
+        index, written = self._drawn
+        if values["priorities"].shape != index.shape:
+            found, wanted = list(values["priorities"].shape), list(index.shape)
+            raise LabError(f"a prioritized buffer was given back priorities {found} for a batch {wanted}")
+        ring = self._transitions
+        place = index.div(ring.lanes, rounding_mode="floor")
+        is_gone = (place - written) % ring.length < ring.written - written
+        if ring.oldest > max(0, ring.written - ring.length):  # their pictures were
+            is_gone |= (ring.written - 1 - place) % ring.length >= ring.written - ring.oldest
+        self._chances.put(index, values["priorities"].to(self._home), is_gone)
+
+    def statistics(self) -> dict[str, float]:
+        """Return how much it holds and the present beta."""
+        return {"size": float(self.size), "beta": self._priority.beta_after(self._batches)}
+
+    def footprint(self) -> Footprint | None:
+        """Return its size once it is full, with the priorities."""
+        rows = super().footprint()
+        return None if rows is None else rows._replace(num_bytes=rows.num_bytes + self._chances.num_bytes)
+
+    def get_state(self) -> State:
+        """Return transitions, priorities and the sampler's state."""
+        return super().get_state() | {"chances": self._chances.get_state(), "batches": self._batches}
+
+    def set_state(self, state: State) -> None:
+        """Hold exactly what `state` held."""
+        super().set_state(state)
+        self._chances.set_state(state["chances"])
+        self._batches, self._drawn = state["batches"], None
+
+    def _places(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the rows of the steps from number `begin` up to `end` as ranges, two where they go round the end."""
+        length, lanes = self._transitions.length, self._transitions.lanes
+        if begin >= end:
+            return []
+        first, count = begin % length, end - begin
+        ranges = [(first, min(length, first + count)), (0, max(0, first + count - length))]
+        return [(a * lanes, b * lanes) for a, b in ranges if b > a]

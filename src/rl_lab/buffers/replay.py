@@ -1,0 +1,61 @@
+"""Uniform experience replay (Lin, 1992), with n-step returns and pictures stored once."""
+
+from __future__ import annotations
+
+import torch
+
+from rl_lab.buffers.ring import RingBuffer
+from rl_lab.buffers.storage.placement import Storage
+from rl_lab.core import Batch, EnvSpec
+
+
+class ReplayBuffer(RingBuffer):
+    """Draws env steps uniformly, with replacement.
+
+    Args:
+        capacity: Env steps to keep, shared by all environment copies.
+        batch_size: Transitions per batch.
+        n_step: Steps of reward in one transition; fewer at the end of an episode and of what is stored.
+        gamma: Discount per step.
+        min_size: Env steps before the first batch; null: batch_size.
+        frame_stack: Frames that a picture shows along its channels; what they share is stored once.
+        storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
+        device: Where batches go; the lab gives it.
+        num_envs: Environment copies; the lab gives it.
+        spec: What a step looks like; the lab gives it.
+        seed: Of the sampler; the lab gives it.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        min_size: int | None = None,
+        frame_stack: int = 1,
+        storage: Storage = "device",
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            capacity,
+            batch_size,
+            n_step=n_step,
+            gamma=gamma,
+            min_size=min_size,
+            frame_stack=frame_stack,
+            storage=storage,
+            device=device,
+            num_envs=num_envs,
+            spec=spec,
+            seed=seed,
+        )
+
+    def sample(self) -> Batch:
+        """Return `batch_size` transitions."""
+        self._reject_early()
+        return self._fetch(self._uniform(self.batch_size))

@@ -1,0 +1,225 @@
+"""Subsequences for world models and recurrent agents: rows of arrival, one ring per environment copy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_lab.buffers.storage.arrivals import ArrivalStream
+from rl_lab.buffers.storage.layout import Layout, expected_row
+from rl_lab.buffers.storage.placement import Placement, Storage
+from rl_lab.buffers.storage.row_store import RowStore
+from rl_lab.buffers.storage.sequence_starts import SequenceStarts
+from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, tree_map
+
+
+class SequenceBuffer(Buffer):
+    """Samples [batch_size, sequence_length] rows, uniform over where a sequence can start.
+
+    A row is an observation, the `actions` and `rewards` that led to it, what `act` returned for it, and `is_first`,
+    `is_last`, `is_terminal`; the true last observation of an episode is a row of its own. A sequence may run from one
+    episode into the next, and then `is_first` says where.
+
+    Args:
+        capacity: Rows to keep: one per env step and one per episode.
+        batch_size: Sequences per batch.
+        sequence_length: Rows per sequence.
+        cross_episodes: Whether a sequence may run into the next episode; false: only whole sequences of one episode.
+        online: Whether every row is seen once, in order, before it is drawn at random: batches take first what is new.
+        min_size: Rows before the first batch; null: as soon as one sequence is there.
+        refreshed: Keys that `act` returned and updates write back (latents); kept apart from what never changes.
+        storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
+        device: Where batches go; the lab gives it.
+        num_envs: Environment copies; the lab gives it.
+        spec: What a row looks like; the lab gives it.
+        seed: Of the sampler; the lab gives it.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch_size: int,
+        sequence_length: int,
+        *,
+        cross_episodes: bool = True,
+        online: bool = False,
+        min_size: int | None = None,
+        refreshed: Sequence[str] = (),
+        storage: Storage = "device",
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        if capacity < 1 or batch_size < 1 or sequence_length < 1:
+            given = f"{capacity}, {batch_size}, {sequence_length}"
+            raise ConfigError(f"capacity, batch_size and sequence_length of a buffer must be 1 or more, got {given}")
+        length = capacity // num_envs
+        if length < sequence_length:
+            raise ConfigError(
+                f"capacity={capacity} leaves {length} rows for each of {num_envs} environments, fewer than "
+                f"sequence_length={sequence_length}: at least {num_envs * sequence_length} are needed"
+            )
+        _reject_short_episodes(spec, sequence_length, cross_episodes)
+        self.capacity, self.batch_size, self.sequence_length = length * num_envs, batch_size, sequence_length
+        self._min_size, self._refreshed = min_size or 1, tuple(refreshed)
+        self._lanes, self._length, self._spec = num_envs, length, spec
+        self._placement = Placement(storage, device)
+        self._home = self._placement.home
+        self._generator = torch.Generator(self._home).manual_seed(seed)
+        self._stream = ArrivalStream()
+        self._starts = SequenceStarts(length, num_envs, sequence_length, cross_episodes, self._home)
+        self._fresh: deque[tuple[int, int]] | None = deque() if online else None  # (lane, row number), oldest first
+        self._stores: dict[str, RowStore] = {}
+        self._offsets = torch.arange(sequence_length, device=self._home)
+        self._drawn: Tensor | None = None  # indices of the last batch, for write_back
+
+    @property
+    def size(self) -> int:
+        """Return how many rows it holds."""
+        return int(np.minimum(self._starts.totals, self._length).sum())
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Append `T` vector steps; more than the ring holds leave only their end."""
+        for part in _pieces(
+            self._placement.fetch(trajectory), max(1, self._length // 2)
+        ):  # a step makes up to two rows
+            self._add(part)
+
+    def is_ready(self) -> bool:
+        """Return whether there is a sequence, and `min_size` rows."""
+        return self._starts.count > 0 and self.size >= self._min_size
+
+    def sample(self) -> Batch:
+        """Return sequences as trees [batch_size, sequence_length, ...] with the `indices` of their rows."""
+        if not self.is_ready():
+            raise LabError(
+                f"a sequence buffer was sampled before it was ready: {self.size} rows of {self._min_size}, "
+                f"{self._starts.count} sequences of {self.sequence_length} rows"
+            )
+        fresh = self._take_fresh()
+        lanes, rows = self._starts.draw(self.batch_size - len(fresh), self._generator)
+        if fresh:
+            taken = self._placement.bring(torch.tensor(fresh))
+            lanes, rows = torch.cat([taken[:, 0], lanes]), torch.cat([taken[:, 1], rows])
+        index = ((rows[:, None] + self._offsets) % self._length) * self._lanes + lanes[:, None]
+        self._drawn = index
+        batch: dict[str, Any] = {"indices": index}
+        for store in self._stores.values():
+            batch |= store.gather(index)
+        return self._placement.deliver(batch)
+
+    def write_back(self, values: Mapping[str, Tensor]) -> None:
+        """Replace the `refreshed` keys of the rows of the last batch, leaves [batch_size, sequence_length, ...]."""
+        if self._drawn is None or not values.keys() <= set(self._refreshed):
+            wanted = sorted(self._refreshed)
+            raise LabError(f"a sequence buffer takes back {wanted} (refreshed) after a sample, got {sorted(values)}")
+        rows = self._placement.fetch(tree_map(lambda leaf: leaf.flatten(0, 1), dict(values)))
+        self._stores["refreshed"].put(self._drawn.flatten(), rows)
+
+    def statistics(self) -> dict[str, float]:
+        """Return how much it holds and how many sequences can be drawn."""
+        return {"size": float(self.size), "sequences": float(self._starts.count)}
+
+    def footprint(self) -> Footprint | None:
+        """Return its size once it is full, without what `act` adds."""
+        if self._spec is None:
+            return None
+        row = Layout.of(ArrivalStream().take(expected_row(self._spec)).rows)
+        is_on_disk = self._placement.is_on_disk
+        return Footprint(row.row_bytes * self.capacity, self.capacity, self._home, is_on_disk)
+
+    def attach(self, directory: Path) -> None:
+        """Learn where its mapped files may lie."""
+        self._placement.attach(directory)
+
+    def get_state(self) -> State:
+        """Return rows, counters, what is new and the sampler's state."""
+        return {
+            "stores": {name: store.get_state() for name, store in self._stores.items()},
+            "starts": self._starts.get_state(),
+            "stream": self._stream.get_state(),
+            "fresh": None if self._fresh is None else [list(item) for item in self._fresh],
+            "rng": self._generator.get_state(),
+        }
+
+    def set_state(self, state: State) -> None:
+        """Hold exactly what `state` held."""
+        self._stores = {
+            name: RowStore.from_state(store, self._length, self._lanes, self._home, self._placement.file(name))
+            for name, store in state["stores"].items()
+        }
+        self._starts.set_state(state["starts"])
+        self._stream.set_state(state["stream"], self._home)
+        if self._fresh is not None:
+            self._fresh = deque((lane, row) for lane, row in state["fresh"] or [])
+        self._generator.set_state(state["rng"])
+
+    def _add(self, trajectory: Trajectory) -> None:
+        arrivals = self._stream.take(trajectory)
+        ended = arrivals.ended
+        offsets = (1 + ended.long()).cumsum(0)
+        numbers = torch.from_numpy(self._starts.totals).to(self._home) + offsets - 1  # of each step's newest row
+        lanes = torch.arange(self._lanes, device=self._home).expand_as(numbers)
+        self._put(arrivals.rows, numbers - ended.long(), lanes, torch.ones_like(ended))
+        self._put(arrivals.last, numbers, lanes, ended)
+        before = self._starts.totals
+        self._starts.extend(arrivals.rows["is_first"], ended)
+        if self._fresh is not None:
+            self._queue_fresh(before, numbers.cpu().numpy())
+
+    def _put(self, rows: Mapping[str, Any], numbers: Tensor, lanes: Tensor, where: Tensor) -> None:
+        for name, keys in self._split(rows).items():
+            part = {key: rows[key] for key in keys}
+            if name not in self._stores:
+                file = self._placement.file(name)
+                self._stores[name] = RowStore(Layout.of(part), self._length, self._lanes, self._home, file)
+            index = (numbers % self._length) * self._lanes + lanes
+            self._stores[name].put(index[where], tree_map(lambda leaf: leaf[where], part))
+
+    def _split(self, rows: Mapping[str, Any]) -> dict[str, list[str]]:
+        if missing := sorted(set(self._refreshed) - rows.keys()):
+            raise LabError(f"refreshed names {missing}, which act does not return (rows have: {sorted(rows)})")
+        fixed = [key for key in rows if key not in self._refreshed]
+        return {"rows": fixed, **({"refreshed": list(self._refreshed)} if self._refreshed else {})}
+
+    def _queue_fresh(self, before: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Queue every sequence that became whole, step by step: rows 0 to T-1 of a copy, T to 2T-1 and so on."""
+        assert self._fresh is not None
+        span = self.sequence_length
+        whole = np.concatenate([before[None], numbers + 1]) // span
+        for step, lane in np.argwhere(np.diff(whole, axis=0)).tolist():
+            for sequence in range(whole[step, lane], whole[step + 1, lane]):
+                if self._starts.is_allowed(lane, int(sequence) * span):
+                    self._fresh.append((lane, int(sequence) * span))
+
+    def _take_fresh(self) -> list[tuple[int, int]]:
+        taken: list[tuple[int, int]] = []
+        while self._fresh and len(taken) < self.batch_size:
+            lane, row = self._fresh.popleft()
+            if row >= int(self._starts.totals[lane]) - self._length:  # not overwritten yet
+                taken.append((lane, row))
+        return taken
+
+
+def _pieces(trajectory: Trajectory, steps: int) -> list[Trajectory]:
+    count = trajectory["rewards"].shape[0]
+    if count <= steps:
+        return [trajectory]
+    return [tree_map(lambda x, i=i: x[i : i + steps], trajectory) for i in range(0, count, steps)]
+
+
+def _reject_short_episodes(spec: EnvSpec | None, sequence_length: int, cross_episodes: bool) -> None:
+    limit = None if spec is None else spec.max_episode_steps
+    if limit is not None and not cross_episodes and limit + 1 < sequence_length:
+        raise ConfigError(
+            f"sequence_length={sequence_length} is longer than any episode ({limit} steps, {limit + 1} rows) "
+            "and cross_episodes is false"
+        )

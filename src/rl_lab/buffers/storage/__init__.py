@@ -1,0 +1,1 @@
+"""What buffers are built on: packed rows, frames, episodes and chances, wherever they live."""

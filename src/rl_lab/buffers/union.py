@@ -1,0 +1,145 @@
+"""Several buffers as one, in fixed shares: RLPD (Ball et al., 2023) draws half of every batch from demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rl_lab.core import (
+    Batch,
+    Buffer,
+    ConfigError,
+    Footprint,
+    LabError,
+    State,
+    Trajectory,
+    tree_leaves,
+    tree_map,
+    unknown_name,
+)
+
+TOLERANCE = 1e-6
+
+
+@runtime_checkable
+class FixedBatch(Protocol):
+    """A buffer that tells before it is used how many rows it draws."""
+
+    batch_size: int
+
+
+class UnionBuffer(Buffer):
+    """Joins what its parts draw, in the order of `ratios`; what is collected goes to one of them.
+
+    All parts must give the same keys. Importance weights of prioritized parts are those within the part.
+
+    Args:
+        parts: Buffers by name, each with a batch_size of its own.
+        ratios: Share of every batch by name of the part; together 1. They must agree with the parts' batch sizes.
+        batch_size: Rows per batch, the sum of the parts'.
+        add_to: Part that gets what is collected; null: none does, and collecting is an error.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, Buffer], ratios: Mapping[str, float], batch_size: int, *, add_to: str | None = None
+    ) -> None:
+        if not parts or set(parts) != set(ratios):
+            raise ConfigError(f"ratios must name the parts of the union {sorted(parts)}, not {sorted(ratios)}")
+        if add_to is not None and add_to not in parts:
+            raise ConfigError(unknown_name("part in add_to", add_to, parts))
+        if min(ratios.values()) <= 0.0 or abs(sum(ratios.values()) - 1.0) > TOLERANCE:
+            raise ConfigError(f"ratios of a union must be above 0 and together 1, not {dict(ratios)}")
+        self.batch_size, self._add_to, self._ratios = batch_size, add_to, dict(ratios)
+        self._parts = {name: parts[name] for name in ratios}
+        declared = {name: part.batch_size for name, part in self._parts.items() if isinstance(part, FixedBatch)}
+        self._reject_sizes(declared)
+        self._sizes: list[int] = []  # rows of each part in the last batch
+
+    @property
+    def size(self) -> int:
+        """Return how many env steps all parts hold."""
+        return sum(part.size for part in self._parts.values())
+
+    @property
+    def brings_data(self) -> bool:
+        """Return whether all parts do."""
+        return all(part.brings_data for part in self._parts.values())
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Store `T` vector steps in the part that takes them."""
+        if self._add_to is None:
+            raise LabError(f"this union takes no steps: name one of its parts in add_to ({sorted(self._parts)})")
+        self._parts[self._add_to].add(trajectory)
+
+    def is_ready(self) -> bool:
+        """Return whether all parts are."""
+        return all(part.is_ready() for part in self._parts.values())
+
+    def sample(self) -> Batch:
+        """Return the joined batches of the parts, in the order of `ratios`."""
+        if waiting := [name for name, part in self._parts.items() if not part.is_ready()]:
+            held = ", ".join(f"{name} has {self._parts[name].size} env steps" for name in waiting)
+            raise LabError(f"a union was sampled before all its parts were ready: {held}")
+        batches = {name: part.sample() for name, part in self._parts.items()}
+        sizes = {name: len(next(leaf for _, leaf in tree_leaves(batch))) for name, batch in batches.items()}
+        self._reject_sizes(sizes)
+        self._sizes = list(sizes.values())
+        _reject_different_keys(batches)
+        return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
+
+    def write_back(self, values: Mapping[str, Tensor]) -> None:
+        """Give every part what concerns its rows of the last batch."""
+        split = {key: value.split(self._sizes) for key, value in values.items()}
+        for number, part in enumerate(self._parts.values()):
+            part.write_back({key: pieces[number] for key, pieces in split.items()})
+
+    def statistics(self) -> dict[str, float]:
+        """Return the statistics of all parts, by name."""
+        parts = {name: part.statistics() for name, part in self._parts.items()}
+        named = {f"{name}/{key}": value for name, numbers in parts.items() for key, value in numbers.items()}
+        return {"size": float(self.size), **named}
+
+    def footprint(self) -> Footprint | None:
+        """Return the sum over the parts in memory that are bounded, or over those on disk when all are there."""
+        found = [known for part in self._parts.values() if (known := part.footprint()) is not None]
+        counted = [part for part in found if not part.is_on_disk] or found
+        if not counted:
+            return None
+        capacity = sum(part.capacity for part in found)
+        return counted[0]._replace(num_bytes=sum(part.num_bytes for part in counted), capacity=capacity)
+
+    def attach(self, directory: Path) -> None:
+        """Give every part a directory of its own within this one."""
+        for name, part in self._parts.items():
+            part.attach(directory / name)
+
+    def get_state(self) -> State:
+        """Return the state of every part."""
+        return {name: part.get_state() for name, part in self._parts.items()}
+
+    def set_state(self, state: State) -> None:
+        """Hold exactly what `state` held."""
+        for name, part in self._parts.items():
+            part.set_state(state[name])
+
+    def _reject_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Compare the rows of parts with their shares; parts that do not tell their batch size are seen when drawn."""
+        for name, rows in sizes.items():
+            if abs(rows - self._ratios[name] * self.batch_size) >= 1.0:
+                raise ConfigError(
+                    f"parts.{name} draws {rows} rows, which is not {self._ratios[name]} of batch_size={self.batch_size}"
+                )
+        if len(sizes) == len(self._parts) and sum(sizes.values()) != self.batch_size:
+            raise ConfigError(f"batch_size={self.batch_size} is not the sum of what the parts draw: {dict(sizes)}")
+
+
+def _reject_different_keys(batches: Mapping[str, Batch]) -> None:
+    keys = {name: {path for path, _ in tree_leaves(batch)} for name, batch in batches.items()}
+    everywhere = set.intersection(*keys.values())
+    if lone := {name: sorted(own - everywhere) for name, own in keys.items() if own - everywhere}:
+        found = "; ".join(f"{name} alone has {', '.join(paths)}" for name, paths in lone.items())
+        raise LabError(f"the parts of a union give batches with different keys: {found}")

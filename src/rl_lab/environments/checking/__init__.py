@@ -1,0 +1,1 @@
+"""What `lab env check` and `lab env bench` ask of an environment."""

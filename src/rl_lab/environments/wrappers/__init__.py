@@ -1,0 +1,1 @@
+"""Wrappers that YAML can name. Knows no torch."""

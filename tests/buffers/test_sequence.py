@@ -1,0 +1,222 @@
+"""Sequences against a plain list of arrival rows per environment copy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_lab.buffers.sequence import SequenceBuffer
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, tree_leaves, tree_map
+from tests.buffers.coded_stream import cut, stream
+
+SPEC = EnvSpec("stream", Box((2,)), Discrete(5), max_episode_steps=10)
+
+
+def naive_rows(trajectory, lane):
+    """Arrival rows of one copy as tuples (code, action, reward, is_first, is_last, is_terminal, latent)."""
+    rows, led = [], (0, 0.0)
+    steps = trajectory["rewards"].shape[0]
+    for t in range(steps):
+        get = {key: value[t, lane] for key, value in trajectory.items()}
+        first = bool(get["is_first"])
+        action, reward = (0, 0.0) if first else led
+        rows.append((float(get["observations"][0]), action, reward, first, False, False, float(get["latent"])))
+        led = (int(get["actions"]), float(get["rewards"]))
+        if get["terminated"] or get["truncated"]:
+            code = float(get["final_observations"][0])
+            rows.append((code, *led, False, True, bool(get["terminated"]), 0.0))
+    return rows
+
+
+def as_tuples(batch, index):
+    names = ("actions", "rewards", "is_first", "is_last", "is_terminal", "latent")
+    columns = [batch["observations"][index, :, 0], *(batch[name][index] for name in names)]
+    return [tuple(column[t].item() for column in columns) for t in range(len(columns[0]))]
+
+
+def starts_by_hand(rows, length, span, cross):
+    """Every start the ring still holds, as slices of the naive list."""
+    oldest = max(0, len(rows) - length)
+    found = []
+    for start in range(oldest, len(rows) - span + 1):
+        window = rows[start : start + span]
+        if cross or not any(row[3] for row in window[1:]):
+            found.append(tuple(window))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    lanes=st.integers(1, 3),
+    steps=st.integers(1, 60),
+    length=st.integers(4, 25),
+    span=st.integers(1, 4),
+    cross=st.booleans(),
+    pieces=st.lists(st.integers(1, 9), max_size=8),
+)
+def test_every_sequence_is_one_of_the_naive_ones_and_all_of_them_come(seed, lanes, steps, length, span, cross, pieces):
+    buffer = SequenceBuffer(length * lanes, 64, span, cross_episodes=cross, num_envs=lanes, seed=seed)
+    trajectory = stream(steps, lanes, seed)
+    for piece in cut(trajectory, pieces):
+        buffer.add(piece)
+    expected = [s for lane in range(lanes) for s in starts_by_hand(naive_rows(trajectory, lane), length, span, cross)]
+    assert buffer.is_ready() == bool(expected)
+    assert buffer.statistics()["sequences"] == len(expected)
+    if not expected:
+        return
+    seen = set()
+    for _ in range(12):
+        batch = buffer.sample()
+        assert batch["rewards"].shape == (64, span)
+        seen |= {tuple(as_tuples(batch, i)) for i in range(64)}
+    assert seen <= set(expected)
+    assert len(seen) > 0.8 * len(set(expected))  # 768 draws of at most 75 starts
+
+
+def test_starts_are_uniform():
+    buffer = SequenceBuffer(3 * 20, 100, 4, num_envs=3, seed=3)
+    buffer.add(stream(60, 3, 1, end_share=0.1))
+    count = int(buffer.statistics()["sequences"])
+    drawn = np.concatenate([buffer.sample()["indices"][:, 0].numpy() for _ in range(300)])
+    observed = np.unique(drawn, return_counts=True)[1]
+    assert len(observed) == count
+    expected = len(drawn) / count
+    chi_square = ((observed - expected) ** 2 / expected).sum()
+    assert chi_square < count + 4 * np.sqrt(2 * count)
+
+
+@pytest.mark.parametrize("cross", [True, False])
+def test_where_pieces_are_cut_changes_nothing(cross):
+    one, many = (SequenceBuffer(40, 8, 3, cross_episodes=cross, num_envs=2, online=True, seed=5) for _ in range(2))
+    trajectory = stream(50, 2, 9)
+    one.add(trajectory)
+    for piece in cut(trajectory, [1, 7, 2, 13, 1, 1]):
+        many.add(piece)
+    for _ in range(5):
+        for (_, a), (_, b) in zip(tree_leaves(one.sample()), tree_leaves(many.sample()), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("cross", [True, False])
+def test_state_goes_on_exactly(cross):
+    def make(seed):
+        return SequenceBuffer(
+            40, 8, 3, cross_episodes=cross, online=True, refreshed=["latent"], num_envs=2, spec=SPEC, seed=seed
+        )
+
+    first, second = make(1), make(99)
+    trajectory = stream(90, 2, 4)
+    parts = list(cut(trajectory, [33, 17]))
+    first.add(parts[0])
+    batch = first.sample()
+    first.write_back({"latent": batch["latent"] + 1})
+    second.set_state(first.get_state())
+    for buffer in (first, second):
+        buffer.add(parts[1])
+        buffer.add(parts[2])
+    for _ in range(4):
+        left, right = first.sample(), second.sample()
+        for (_, a), (_, b) in zip(tree_leaves(left), tree_leaves(right), strict=True):
+            assert torch.equal(a, b)
+    assert first.statistics() == second.statistics()
+
+
+def test_rows_on_disk_are_the_same_rows(tmp_path):
+    in_memory, on_disk = (SequenceBuffer(80, 8, 5, num_envs=2, storage=where, seed=5) for where in ("host", "disk"))
+    with pytest.raises(LabError, match="attach"):
+        on_disk.add(stream(5, 2, 9))
+    on_disk = SequenceBuffer(80, 8, 5, num_envs=2, storage="disk", seed=5)
+    on_disk.attach(tmp_path / "buffers" / "replay")
+    for buffer in (in_memory, on_disk):
+        buffer.add(stream(50, 2, 9))
+    for (_, a), (_, b) in zip(tree_leaves(in_memory.sample()), tree_leaves(on_disk.sample()), strict=True):
+        assert torch.equal(a, b)
+    assert (tmp_path / "buffers" / "replay" / "rows.rows").stat().st_size == on_disk._stores["rows"].num_bytes
+    again = SequenceBuffer(80, 8, 5, num_envs=2, storage="disk", seed=77)
+    again.attach(tmp_path / "again")
+    again.set_state(on_disk.get_state())
+    for (_, a), (_, b) in zip(tree_leaves(again.sample()), tree_leaves(on_disk.sample()), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_only_refreshed_values_make_their_slots_new():
+    buffer = SequenceBuffer(40, 4, 3, refreshed=["latent"], seed=1)
+    buffer.add(stream(30, 1, 4))
+
+    def keys():
+        state = buffer.get_state()
+        return [{s.key for s in state["stores"][name]["slots"].values()} for name in ("rows", "refreshed")]
+
+    rows, refreshed = keys()
+    batch = buffer.sample()
+    assert keys() == [rows, refreshed]
+    buffer.write_back({"latent": torch.full_like(batch["latent"], 7.0)})
+    rows_after, refreshed_after = keys()
+    assert rows_after == rows
+    assert refreshed_after != refreshed
+    again = buffer._stores["refreshed"].gather(batch["indices"])
+    assert (again["latent"] == 7).all()
+
+
+def test_what_is_new_comes_first_and_once():
+    buffer = SequenceBuffer(1000, 2, 5, online=True, seed=1)
+    trajectory = stream(40, 1, 3, end_share=0.1)
+    buffer.add(trajectory)
+    rows = naive_rows(trajectory, 0)
+    whole = len(rows) // 5
+    fresh = [tuple(as_tuples(batch, i)) for batch in (buffer.sample() for _ in range(whole // 2)) for i in range(2)]
+    assert fresh == [tuple(rows[k * 5 : k * 5 + 5]) for k in range(whole // 2 * 2)]
+    assert len(buffer.get_state()["fresh"]) == whole % 2
+
+
+def test_a_gap_between_two_pieces_is_a_new_beginning():
+    trajectory = stream(30, 1, 8, end_share=0.0)
+    buffer = SequenceBuffer(100, 16, 6, cross_episodes=False, seed=1)
+    buffer.add(tree_map(lambda x: x[:10], trajectory))
+    buffer.add(tree_map(lambda x: x[15:], trajectory))  # five steps went elsewhere
+    for _ in range(20):
+        codes = buffer.sample()["observations"][..., 0]
+        assert (codes.diff(dim=1) == 1).all()  # never from step 9 straight to step 15
+    flags = buffer._stores["rows"].fields["is_first"][:25]
+    assert flags.nonzero().flatten().tolist() == [0, 10]
+    assert buffer._stores["rows"].fields["rewards"][10] == 0  # the reward that led there was never seen
+
+
+def test_sequences_of_images_stay_bytes():
+    trajectory = stream(20, 2, 3)
+    pictures = torch.randint(0, 255, (20, 2, 3, 8, 8), dtype=torch.uint8)
+    trajectory["observations"] = {"pixels": pictures, "vector": trajectory["observations"]}
+    trajectory["final_observations"] = {"pixels": pictures.roll(-1, 0), "vector": trajectory["final_observations"]}
+    buffer = SequenceBuffer(100, 4, 5, num_envs=2, seed=0)
+    buffer.add(trajectory)
+    batch = buffer.sample()
+    assert batch["observations"]["pixels"].dtype == torch.uint8
+    assert batch["observations"]["pixels"].shape == (4, 5, 3, 8, 8)
+
+
+def test_bad_input_is_one_line():
+    with pytest.raises(ConfigError, match="capacity, batch_size and sequence_length"):
+        SequenceBuffer(0, 1, 1)
+    with pytest.raises(ConfigError, match="at least 40 are needed"):
+        SequenceBuffer(20, 1, 10, num_envs=4)
+    with pytest.raises(ConfigError, match="longer than any episode"):
+        SequenceBuffer(100, 1, 12, cross_episodes=False, spec=SPEC)
+    buffer = SequenceBuffer(100, 1, 5)
+    assert not buffer.is_ready()
+    with pytest.raises(LabError, match="0 sequences of 5 rows"):
+        buffer.sample()
+    buffer.add(stream(20, 1, 0))
+    buffer.sample()
+    with pytest.raises(LabError, match=r"takes back \[\]"):
+        buffer.write_back({"priorities": torch.zeros(1)})
+    with pytest.raises(LabError, match="refreshed names"):
+        SequenceBuffer(100, 1, 5, refreshed=["carry"]).add(stream(20, 1, 0))
+
+
+def test_footprint_counts_one_observation_per_row():
+    pixels = EnvSpec("p", Box((3, 64, 64), torch.uint8), Box((6,)))
+    footprint = SequenceBuffer(1000, 4, 5, spec=pixels).footprint()
+    assert footprint.capacity == 1000
+    assert footprint.num_bytes == 1000 * (3 * 64 * 64 + 6 * 4 + 4 + 4)  # three flags, padded to a whole word

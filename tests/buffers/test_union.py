@@ -1,0 +1,128 @@
+import pytest
+import torch
+
+from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
+from rl_lab.buffers.replay import ReplayBuffer
+from rl_lab.buffers.rollout import RolloutBuffer
+from rl_lab.buffers.storage.chances import Priority
+from rl_lab.buffers.union import UnionBuffer
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, tree_leaves
+from tests.buffers.streams import Source
+
+torch.set_num_threads(1)
+
+
+def rlpd(kind=ReplayBuffer, seed=0, **options):
+    parts = {"online": kind(50, 6, seed=seed, **options), "demos": kind(80, 2, seed=seed + 1, **options)}
+    union = UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8, add_to="online")
+    return union, parts
+
+
+def test_batches_have_the_declared_shares_and_steps_go_to_one_part():
+    union, parts = rlpd()
+    demos = Source(1, 1, kind="vector")
+    parts["demos"].add(demos.take(9))
+    assert not union.is_ready()
+    with pytest.raises(LabError, match="before all its parts were ready: online has 0 env steps"):
+        union.sample()
+    online = Source(2, 1, kind="vector")
+    union.add(online.take(10))
+    assert union.is_ready()
+    assert (union.size, parts["online"].size, parts["demos"].size) == (19, 10, 9)
+    noise = [{int(row[0]["noise"]) for row in source.reference} for source in (online, demos)]
+    for _ in range(20):
+        drawn = union.sample()["noise"].tolist()
+        assert set(drawn[:6]) <= noise[0]
+        assert set(drawn[6:]) <= noise[1]
+        assert len(drawn) == 8
+    assert union.statistics() == {"size": 19.0, "online/size": 10.0, "demos/size": 9.0}
+
+
+def test_write_back_reaches_the_rows_it_is_about():
+    union, parts = rlpd(PrioritizedReplayBuffer, priority=Priority(alpha=1.0))
+    for part in parts.values():
+        part.add(Source(1, 1, kind="vector").take(20))
+    batch = union.sample()
+    union.write_back({"priorities": torch.cat([torch.full((6,), 3.0), torch.full((2,), 5.0)])})
+    for name, rows, value in (("online", slice(0, 6), 3.0), ("demos", slice(6, 8), 5.0)):
+        leaves = parts[name]._chances._tree.leaves
+        index = batch["indices"][rows]
+        assert set(leaves[index].tolist()) == {value + 1e-6}
+        assert int((leaves == value + 1e-6).sum()) == len(set(index.tolist()))
+    plain, plain_parts = rlpd()
+    for part in plain_parts.values():
+        part.add(Source(1, 1, kind="vector").take(20))
+    plain.sample()
+    with pytest.raises(TypeError, match="takes nothing back"):
+        plain.write_back({"priorities": torch.ones(8)})
+
+
+def test_state_goes_on_exactly(tmp_path):
+    union, _ = rlpd(storage="disk")
+    again, _ = rlpd(seed=50, storage="disk")
+    for name, buffer in (("a", union), ("b", again)):
+        buffer.attach(tmp_path / name)
+        for part in buffer._parts.values():
+            part.add(Source(1, 1, kind="vector").take(20))
+    assert (tmp_path / "a" / "demos" / "rows.rows").exists()
+    union.sample()
+    again.set_state(union.get_state())
+    for (_, a), (_, b) in zip(tree_leaves(union.sample()), tree_leaves(again.sample()), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_memory_is_the_sum_of_the_parts():
+    spec = EnvSpec("x", Box((3,)), Discrete(2))
+    union, parts = rlpd(spec=spec)
+    expected = sum(part.footprint().num_bytes for part in parts.values())
+    assert (union.footprint().num_bytes, union.footprint().capacity) == (expected, 130)
+    mixed = {"online": ReplayBuffer(50, 6, spec=spec), "demos": ReplayBuffer(80, 2, spec=spec, storage="disk")}
+    footprint = UnionBuffer(mixed, {"online": 0.75, "demos": 0.25}, 8).footprint()
+    assert (footprint.num_bytes, footprint.is_on_disk) == (mixed["online"].footprint().num_bytes, False)
+    assert rlpd()[0].footprint() is None
+
+
+def test_parts_with_other_keys_are_named():
+    union, parts = rlpd()
+    source = Source(1, 1, kind="vector")
+    trajectory = source.take(10)
+    parts["demos"].add({key: value for key, value in trajectory.items() if key != "noise"})
+    parts["online"].add({key: value for key, value in trajectory.items() if key != "infos"})
+    with pytest.raises(LabError, match="online alone has noise; demos alone has infos.is_intervention"):
+        union.sample()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "batch_size", "add_to", "message"),
+    [
+        ({"online": 0.5, "demo": 0.5}, 8, None, r"ratios must name the parts of the union \['demos', 'online'\]"),
+        ({"online": 0.5, "demos": 0.5}, 8, None, "parts.online draws 6 rows, which is not 0.5 of batch_size=8"),
+        ({"online": 0.75, "demos": 0.25}, 9, None, "batch_size=9 is not the sum of what the parts draw"),
+        ({"online": 0.75, "demos": 0.5}, 8, None, "above 0 and together 1"),
+        ({"online": 1.0, "demos": 0.0}, 8, None, "above 0 and together 1"),
+        ({"online": 0.75, "demos": 0.25}, 8, "onlin", "did you mean 'online'"),
+    ],
+)
+def test_wrong_arguments_are_named(ratios, batch_size, add_to, message):
+    _, parts = rlpd()
+    with pytest.raises(ConfigError, match=message):
+        UnionBuffer(parts, ratios, batch_size, add_to=add_to)
+
+
+def test_a_union_without_a_part_to_add_to_says_so():
+    _, parts = rlpd()
+    union = UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8)
+    with pytest.raises(LabError, match="name one of its parts in add_to"):
+        union.add(Source(1, 1, kind="vector").take(1))
+    assert not union.brings_data
+
+
+def test_a_part_that_does_not_tell_its_batch_size_is_checked_when_it_is_drawn():
+    rollout = RolloutBuffer()
+    union = UnionBuffer({"a": rollout}, {"a": 1.0}, 8, add_to="a")
+    for steps in (8, 7):
+        union.add(Source(1, 1, kind="vector").take(steps))
+        if steps == 8:
+            assert union.sample()["rewards"].shape == (8, 1)
+    with pytest.raises(ConfigError, match="parts.a draws 7 rows, which is not 1.0 of batch_size=8"):
+        union.sample()
