@@ -5,13 +5,16 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.hindsight import HindsightBuffer
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.buffers.replay import ReplayBuffer
+from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.union import UnionBuffer
 from rl_lab.core import tree_leaves, tree_map
 from rl_lab.ops.goal_rewards import SparseDistance
+from tests.buffers.coded_stream import cut, stream
 from tests.buffers.streams import Source
 from tests.buffers.test_hindsight import goal_stream
 from tests.buffers.test_replay import check_rows
@@ -92,3 +95,33 @@ def test_relabelling_and_unions_do_not_wait(strategy):
     assert is_relabelled.any()
     reached = (achieved == desired).flatten()
     assert torch.equal(batch["rewards"][is_relabelled], reached[is_relabelled].float() - 1.0)
+
+
+@pytest.mark.parametrize("cross_episodes", [True, False])
+def test_sequences_are_those_of_the_host_and_nothing_waits(cross_episodes):
+    options = {"cross_episodes": cross_episodes, "online": True, "refreshed": ["latent"], "num_envs": 2, "seed": 3}
+    device = SequenceBuffer(60, 16, 5, device="cuda", **options)
+    host = SequenceBuffer(60, 16, 5, device="cpu", **options)
+    for piece in cut(stream(70, 2, 4), [11, 30]):
+        device.add(tree_map(torch.Tensor.cuda, piece))
+        host.add(piece)
+        with no_waiting():
+            batch = device.sample()
+            device.write_back({"latent": batch["latent"] + 1})
+        assert {leaf.device.type for _, leaf in tree_leaves(batch)} == {"cuda"}
+    for name, store in host.get_state()["stores"].items():
+        for slot, segment in store["slots"].items():
+            other = device.get_state()["stores"][name]["slots"][slot].tensor.cpu()
+            assert name == "refreshed" or torch.equal(segment.tensor, other)
+
+
+def test_chunks_of_episodes_do_not_wait():
+    buffer, again = (
+        EpisodeBuffer(60, 16, chunk_length=3, history=2, num_envs=2, device="cuda", seed=s) for s in (1, 2)
+    )
+    buffer.add(tree_map(torch.Tensor.cuda, stream(70, 2, 4)))
+    with no_waiting():
+        buffer.sample()
+    again.set_state(buffer.get_state())
+    for (path, a), (_, b) in zip(tree_leaves(buffer.sample()), tree_leaves(again.sample()), strict=True):
+        assert torch.equal(a, b), path

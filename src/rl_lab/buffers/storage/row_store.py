@@ -68,7 +68,7 @@ class RowStore:
             self.rows.numpy()[index.numpy()] = words.numpy()
         else:
             self.rows.index_copy_(0, index, words)
-        self._is_changed[index // (self.lanes * self.slot_steps)] = True
+        self._is_changed.index_fill_(0, index // (self.lanes * self.slot_steps), True)
 
     def gather(self, index: Tensor) -> Tree:
         """Return the rows at `index` [...] as a tree of leaves [..., *shape], the caller's own."""
