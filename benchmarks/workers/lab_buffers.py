@@ -16,7 +16,8 @@ from rl_lab.core import Buffer
 def make(task: Task, batch_size: int) -> Buffer:
     """Return the buffer that the task asks for."""
     if task.kind == "sequences":
-        return SequenceBuffer(task.capacity, batch_size, task.sequence_length, num_envs=task.num_envs)
+        options = {"num_envs": task.num_envs, "cross_episodes": False}  # as torchrl's slices, within one episode
+        return SequenceBuffer(task.capacity, batch_size, task.sequence_length, **options)
     return ReplayBuffer(task.capacity, batch_size, num_envs=task.num_envs, frame_stack=task.frame_stack)
 
 

@@ -1,5 +1,6 @@
 import math
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from rl_lab.buffers.dataset import DatasetBuffer
 from rl_lab.buffers.datasets.format import DatasetError, Episode
 from rl_lab.buffers.datasets.lab import LabWriter
+from rl_lab.buffers.datasets.lerobot_writer import compact_lerobot
 from rl_lab.buffers.datasets.open import open_writer, read_episodes
 from rl_lab.buffers.datasets.state import apply_difference, difference, digest
 from rl_lab.buffers.episode import EpisodeBuffer
@@ -174,8 +176,76 @@ def test_another_dataset_is_refused_on_resume(path, tmp_path):
         DatasetBuffer(str(moved), into, episodes=[0, 1]).set_state(state)
     with LabWriter(moved) as writer:
         writer.save(counting(3, 2))
-    with pytest.raises(CheckpointError, match="sha256 of .*moved differs: a run resumes only with the same data"):
+    with pytest.raises(CheckpointError, match="episodes of .*moved differs: a run resumes only with the same data"):
         DatasetBuffer(str(moved), into).set_state(state)
+    DatasetBuffer(str(moved), into, episodes=[0, 1, 2]).set_state(state)  # what else is there is not used
+
+
+@pytest.mark.parametrize("format", ["lab", "lerobot"])
+def test_other_numbers_of_the_same_shape_are_refused_on_resume(tmp_path, format):
+    into, options = partial(ReplayBuffer, batch_size=4), {} if format == "lab" else {"fps": 10}
+    write(tmp_path / "a", EPISODES, format, **options)
+    state = DatasetBuffer(str(tmp_path / "a"), into).get_state()
+    other = Episode(**{**vars(EPISODES[1]), "actions": EPISODES[1].actions + np.float32([[0], [1e-3], [0]])})
+    write(tmp_path / "b", [EPISODES[0], other, EPISODES[2]], format, **options)
+    if format == "lerobot":  # statistics and index are all the same
+        shutil.copytree(tmp_path / "a/meta", tmp_path / "b/meta", dirs_exist_ok=True)
+    with pytest.raises(CheckpointError, match="sha256 of .*b differs: a run resumes only with the same data"):
+        DatasetBuffer(str(tmp_path / "b"), into).set_state(state)
+
+
+def test_joined_files_are_the_same_data(tmp_path):
+    into = partial(ReplayBuffer, batch_size=4)
+    write(tmp_path, EPISODES, "lerobot", fps=10, data_mb=0)
+    before = DatasetBuffer(str(tmp_path), into)
+    before.sample()
+    state, batch = before.get_state(), before.sample()
+    assert len(list(tmp_path.glob("data/*/*.parquet"))) == 3
+    compact_lerobot(tmp_path)
+    assert len(list(tmp_path.glob("data/*/*.parquet"))) == 1
+    after = DatasetBuffer(str(tmp_path), into, seed=9)
+    after.set_state(state)
+    torch.testing.assert_close(after.sample(), batch, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("into", "capacity", "rows"),
+    [
+        (partial(ReplayBuffer, batch_size=4), 12, 12),
+        (partial(SequenceBuffer, batch_size=3, sequence_length=4), 15, 15),
+        (partial(EpisodeBuffer, batch_size=4), 15, 12),
+    ],
+    ids=["replay", "sequence", "episode"],
+)
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_a_buffer_that_would_drop_steps_is_refused(path, into, capacity, rows, with_spec):
+    spec = EnvSpec("e", Box((1,)), Box((1,), low=-1e9, high=1e9)) if with_spec else None
+    assert DatasetBuffer(str(path), partial(into, capacity=capacity), spec=spec).size == rows
+    with pytest.raises(ConfigError, match="into.capacity") as error:
+        assert DatasetBuffer(str(path), partial(into, capacity=capacity - 1), spec=spec).size
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_refused_episodes_need_no_room(path):
+    into = partial(EpisodeBuffer, batch_size=4, capacity=6, min_return=7.0)  # only the last one: 0 + 1 + 2 + 3 + 4
+    assert DatasetBuffer(str(path), into).size == 5
+
+
+def test_damage_is_told_before_what_follows_from_it(path):
+    """A batch larger than the dataset is an error as well, but not the one to begin with."""
+    into = partial(ReplayBuffer, batch_size=256)
+    with pytest.raises(ConfigError, match=r"into of the dataset .* \(12 steps\): min_size=256"):
+        DatasetBuffer(str(path), into)
+    file = path / "episode-000000.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DatasetError, match="episode-000000.safetensors was changed"):
+        DatasetBuffer(str(path), into)
+    file.write_bytes(data)
+    (path / "episode-000002.safetensors").write_bytes(b"")
+    with pytest.raises(DatasetError, match="episode-000002.safetensors has 0 bytes instead of"):
+        DatasetBuffer(str(path), into)
 
 
 def test_nothing_can_be_added(path):
@@ -186,7 +256,7 @@ def test_nothing_can_be_added(path):
 
 def test_bad_arguments_are_told_at_once(path):
     spec = EnvSpec("e", Box((1,)), Box((1,)))
-    with pytest.raises(ConfigError, match="into.capacity=11 is less than the 12 steps"):
+    with pytest.raises(ConfigError, match="into.capacity=11 is less than the 12 rows"):
         DatasetBuffer(str(path), partial(ReplayBuffer, batch_size=4, capacity=11), spec=spec)
     with pytest.raises(ConfigError, match="into of a dataset needs _partial_: true"):
         DatasetBuffer(str(path), RolloutBuffer())
@@ -271,7 +341,9 @@ def test_yaml_builds_it_with_a_buffer_of_one_lane(path):
     supplied = {"device": torch.device("cpu"), "num_envs": 8, "spec": spec(Box((1,))), "seed": 1}
     buffer = targets.instantiate("buffers.demos", checked, lambda path: supplied)
     assert buffer.sample()["observations"].shape == (4, 1)
-    assert buffer.footprint().capacity == 12 + 3  # a sequence buffer also keeps final observations
+    (footprint,) = buffer.footprint()
+    assert footprint.capacity == 12 + 3  # a sequence buffer also keeps final observations
+    assert not footprint.is_in_checkpoints
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):

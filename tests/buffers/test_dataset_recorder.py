@@ -98,8 +98,30 @@ def test_what_is_kept_belongs_to_the_recorder():
     trajectory["observations"]["count"].zero_()  # the collector's memory is its own
     last = stream(1, 1, seed=6, begun=False)
     last["terminated"][:], last["truncated"][:] = True, False
+    last["observations"] = tree_map(lambda leaf: leaf[-1:].clone(), trajectory["final_observations"])
     assert recorder.add(last) == 1
-    assert shelf.episodes[0].observations["count"].tolist() == [*before, 0.0]
+    assert shelf.episodes[0].observations["count"].tolist() == [*before, before[-1] + 1]
+
+
+def test_steps_that_are_missing_are_not_bridged():
+    """A collector that loses steps, as after a restart, has no episode that goes over the gap."""
+    trajectory = stream(30, 2, seed=3)
+    for name in ("terminated", "truncated", "is_first"):
+        trajectory[name][:] = False
+    trajectory["is_first"][0], trajectory["terminated"][29] = True, True
+    counts = torch.arange(30.0, dtype=torch.float64)[:, None] + torch.tensor([0.0, 1000.0])
+    trajectory["observations"]["count"], trajectory["final_observations"]["count"] = counts, counts + 1
+    for tree, first in ((trajectory["observations"], counts), (trajectory["final_observations"], counts + 1)):
+        tree["two"] = torch.stack([first, -first], -1)
+    before, after = (tree_map(lambda x, part=part: x[part], trajectory) for part in (slice(0, 12), slice(15, 30)))
+    shelf = Shelf()
+    recorder = EpisodeRecorder(shelf)
+    assert recorder.add(before) == 0
+    assert recorder.add(after) == 2  # what came before the gap; what came after it has no beginning
+    for lane, episode in enumerate(shelf.episodes):
+        assert episode.observations["count"].tolist() == [1000.0 * lane + step for step in range(12)]
+        assert episode.final_observation["count"] == 1000.0 * lane + 12
+        assert (episode.terminated, episode.truncated) == (False, True)
 
 
 def test_an_extra_that_is_not_there_is_named():

@@ -51,7 +51,7 @@ def expected_samples(episodes, chunk, history):
                 "rewards": [r for _, _, r in following] + [0.0] * pad,
                 "is_pad": [False] * len(following) + [True] * pad,
                 "history": [codes[max(0, t - k)] for k in range(history - 1, -1, -1)],
-                "next": final if is_over else codes[t + chunk],
+                "next": [(*codes, final)[max(0, min(t + chunk, len(steps)) - k)] for k in range(history - 1, -1, -1)],
                 "terminated": is_over and terminated,
                 "truncated": is_over and not terminated,
                 "returns": sum(r for _, _, r in steps[t:]),
@@ -91,7 +91,7 @@ def test_chunks_belong_to_their_observation_before_at_and_after_the_wrap(
             assert batch["actions"][i].tolist() == row["actions"]
             assert batch["rewards"][i].tolist() == row["rewards"]
             assert batch["is_pad"][i].tolist() == row["is_pad"]
-            assert batch["next_observations"][i, 0].item() == row["next"]
+            assert batch["next_observations"][i, :, 0].tolist() == row["next"]
             assert batch["terminated"][i].item() == row["terminated"]
             assert batch["truncated"][i].item() == row["truncated"]
             assert batch["returns"][i].item() == pytest.approx(row["returns"])
@@ -194,12 +194,17 @@ def test_bad_input_is_one_line():
         buffer.sample()
     with pytest.raises(LabError, match=r"5 steps \(6 rows\) is longer than capacity=4"):
         buffer.add(episode_of([1.0] * 5))
+    with pytest.raises(ConfigError, match="less than one episode: 10 steps, 11 rows"):
+        EpisodeBuffer(10, 4, spec=EnvSpec("e", Box((2,)), Discrete(5), max_episode_steps=10))
+    with pytest.raises(LabError, match="an episode has 20 steps and goes on, a buffer takes up to 9"):
+        EpisodeBuffer(10, 4).add(stream(20, 1, 3, end_share=0.0))
     with pytest.raises(LabError, match=r"add it to environment.info_keys"):
         EpisodeBuffer(10, 4, require_info="is_good").add(episode_of([1.0]))
 
 
-def test_footprint_counts_each_picture_once():
-    spec = EnvSpec("p", Box((3, 64, 64), torch.uint8), Discrete(4))
-    footprint = EpisodeBuffer(1000, 4, spec=spec).footprint()
+def test_footprint_counts_each_picture_once_and_what_is_open():
+    spec = EnvSpec("p", Box((3, 64, 64), torch.uint8), Discrete(4), max_episode_steps=50)
+    rows, beside = EpisodeBuffer(1000, 4, num_envs=8, spec=spec).footprint()
     pixels = 3 * 64 * 64
-    assert pixels * 1000 < footprint.num_bytes < (pixels + 64) * 1000
+    assert pixels * 1000 < rows.num_bytes < (pixels + 64) * 1000
+    assert pixels * 8 * 50 < beside.num_bytes < (pixels + 64) * 8 * 50 + 8 * 1000  # 8 copies, up to 50 steps each

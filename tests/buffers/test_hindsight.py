@@ -187,4 +187,27 @@ def test_wrong_use_is_named():
     buffer.add(trajectory)
     with pytest.raises(LabError, match=r"returned \[2, 1\] for \[2, 1\] goals, it must return \[2\]"):
         buffer.sample()
-    assert buffer.footprint().num_bytes == buffer._transitions.num_bytes + 2 * 8 * 10
+    assert [taken.num_bytes for taken in buffer.footprint()] == [buffer._transitions.num_bytes, 2 * 8 * 10]
+
+
+def test_an_empty_state_forgets_the_episodes():
+    """Numbers of runs that are gone would bound the goals of new ones."""
+
+    def fresh():
+        spec = EnvSpec("e", {key: Box((1,)) for key in ("observation", "achieved_goal", "desired_goal")}, Box((1,)))
+        return HindsightBuffer(40, 16, sparse, strategy="episode", num_envs=2, spec=spec, seed=4)
+
+    empty = fresh().get_state()
+    used, new = fresh(), fresh()
+    used.add(goal_stream(1, 2, 30)[0])
+    used.set_state(empty)
+    assert used.size == 0
+    trajectory, _ = goal_stream(2, 2, 10)
+    for buffer in (used, new):
+        buffer.add(trajectory)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(*map(runs_of, (used, new)), strict=True))
+    torch.testing.assert_close(used.sample(), new.sample(), rtol=0, atol=0)
+
+
+def runs_of(buffer):
+    return sorted((name, value) for name, value in vars(buffer._runs).items() if isinstance(value, torch.Tensor))

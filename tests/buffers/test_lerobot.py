@@ -1,6 +1,8 @@
 import json
 import re
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -268,6 +270,25 @@ def edit_table(path, file, change):
     pq.write_table(change(pq.read_table(path / file)), path / file)
 
 
+def rename_feature(path, name):
+    edit_info(path, lambda info: info["features"].update({name: info["features"].pop("observation.camera")}))
+
+
+def bomb(width, height):
+    """Return a PNG that says it is large and holds next to nothing."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def with_a_file_below_zero(table):
+    column = pa.array([0, 0, -1], pa.int64())
+    return table.set_column(table.schema.get_field_index("data/file_index"), "data/file_index", column)
+
+
 def without_a_file(table):
     column = pa.array([0, None, 0], pa.int64())
     return table.set_column(table.schema.get_field_index("data/file_index"), "data/file_index", column)
@@ -296,6 +317,28 @@ DAMAGE = {
     "data_path is 'data/{chunk_index}.parquet'": lambda p: edit_info(
         p, lambda info: info.update(data_path="data/{chunk_index}.parquet")
     ),
+    "features has the name '../../secret'": lambda p: rename_feature(p, "../../secret"),
+    "features has the name 'a\\\\b'": lambda p: rename_feature(p, "a\\b"),
+    "features has the name '..'": lambda p: rename_feature(p, ".."),
+    "features has the name 'a\\x00b'": lambda p: rename_feature(p, "a\0b"),
+    "features has the name ''": lambda p: rename_feature(p, ""),
+    "video_path is '/etc/{video_key}.mp4'": lambda p: edit_info(
+        p, lambda info: info.update(video_path="/etc/{video_key}.mp4")
+    ),
+    "is more than the 67108864 pixels": lambda p: edit_info(
+        p, lambda i: i["features"]["observation.camera"].update(shape=[1 << 20, 1 << 20, 3])
+    ),
+    "row 0 is not a picture (Image size (100000000 pixels)": lambda p: edit_column(
+        p, "observation.camera", lambda v: [{**v[0], "bytes": bomb(10_000, 10_000)}, *v[1:]]
+    ),
+    "row 0 is not a picture (Image size (10000000000 pixels)": lambda p: edit_column(
+        p, "observation.camera", lambda v: [{**v[0], "bytes": bomb(100_000, 100_000)}, *v[1:]]
+    ),
+    "row 0 is not a picture (cannot identify": lambda p: edit_column(
+        p, "observation.camera", lambda v: [{**v[0], "bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n"}, *v[1:]]
+    ),
+    "scalars is not a list of features": lambda p: (p / "meta/rl_lab.json").write_text('{"scalars": ["action"]}'),
+    "episode 2 lacks a number, or has one below 0": lambda p: edit_table(p, META, with_a_file_below_zero),
     "episode 1 lacks a number": lambda p: edit_table(p, META, without_a_file),
     "unknown dtype 'complex64'": lambda p: edit_info(p, lambda i: i["features"]["action"].update(dtype="complex64")),
     "'action' has a list of 2 instead of 5": lambda p: edit_info(
@@ -354,6 +397,22 @@ def test_a_damaged_video_is_told(tmp_path, spoil, message):
     spoil(tmp_path / "videos/observation.camera/chunk-000/file-000.mp4")
     with pytest.raises(DatasetError, match=message):
         LeRobotReader(tmp_path).read(0)
+
+
+def test_the_videos_of_a_camera_stay_in_the_dataset(tmp_path):
+    write(tmp_path / "data", EPISODES[:1], pictures="video", video_codec="h264")
+    (tmp_path / "data/videos/observation.camera").rename(tmp_path / "elsewhere")
+    edit_info(
+        tmp_path / "data",
+        lambda info: info["features"].update({"../../elsewhere": info["features"].pop("observation.camera")}),
+    )
+    edit_table(
+        tmp_path / "data",
+        META,
+        lambda t: t.rename_columns([name.replace("observation.camera", "../../elsewhere") for name in t.column_names]),
+    )
+    with pytest.raises(DatasetError, match="features has the name '../../elsewhere'"):
+        LeRobotReader(tmp_path / "data")
 
 
 def test_frames_that_a_video_lacks_are_counted(tmp_path):

@@ -1,12 +1,18 @@
 import json
+import shutil
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
 import pytest
 
+from rl_lab.buffers.dataset import DatasetBuffer
 from rl_lab.buffers.datasets.format import DatasetError
 from rl_lab.buffers.datasets.open import open_dataset
+from rl_lab.buffers.replay import ReplayBuffer
+from rl_lab.core import CheckpointError
 from tests.buffers.dataset_parts import each
 
 minari = pytest.importorskip("minari")
@@ -83,6 +89,31 @@ def test_a_minari_dataset_is_read_as_it_was_made(make, plain, data_format):
         assert (found.terminated, found.truncated) == (number == 0, number == 1)
         assert found.infos["success"].tolist() == [False] * (len(found) - 1) + [True]
         assert found.has_final_observation
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_numbers_of_the_same_shape_are_refused_on_resume(make, tmp_path):
+    into = partial(ReplayBuffer, batch_size=4)
+    path = make(True)
+    state = DatasetBuffer(str(path), into).get_state()
+    kept = shutil.copytree(path, tmp_path / "kept")
+    metadata = (path / "data" / "metadata.json").read_bytes()
+    shutil.rmtree(path)
+    minari.create_dataset_from_buffers(
+        dataset_id="toy/two-v0",
+        buffer=[replace(made, rewards=made.rewards + 1) for made in buffers(True)],
+        observation_space=SPACE["state"],
+        action_space=gymnasium.spaces.Discrete(3),
+        data_format="arrow",
+        author="nobody",
+        author_email="nobody@example.org",
+        code_permalink="none",
+        algorithm_name="random",
+    )
+    (path / "data" / "metadata.json").write_bytes(metadata)  # which is all the same
+    with pytest.raises(CheckpointError, match="sha256 of .* differs"):
+        DatasetBuffer(str(path), into).set_state(state)
+    DatasetBuffer(str(kept), into).set_state(state)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,7 +7,7 @@ import torch
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.storage.sum_tree import SumTree
-from rl_lab.core import CheckpointError, ConfigError, LabError, tree_leaves
+from rl_lab.core import Box, CheckpointError, ConfigError, Discrete, EnvSpec, LabError, tree_leaves
 from tests.buffers.streams import Source, pieces
 from tests.buffers.test_replay import check_rows, strip_keys
 
@@ -265,5 +265,9 @@ def test_wrong_use_is_named():
         buffer.write_back({"priorities": torch.ones(3)})
     with pytest.raises(CheckpointError, match="not of priority.kind=rank"):
         filled("rank", 8, batch_size=4).set_state(buffer.get_state())
-    assert PrioritizedReplayBuffer(8, 4).footprint() is None
-    assert buffer.footprint().num_bytes > buffer._transitions.num_bytes
+    assert PrioritizedReplayBuffer(8, 4).footprint() == ()
+    rows, chances = buffer.footprint()
+    assert (rows.num_bytes, chances.num_bytes) == (buffer._transitions.num_bytes, buffer._chances.num_bytes)
+    spec = EnvSpec("x", Box((3,)), Discrete(2))
+    rows, chances = PrioritizedReplayBuffer(8, 4, spec=spec, storage="disk").footprint()
+    assert (rows.is_on_disk, chances.is_on_disk, chances.capacity) == (True, False, 8)  # priorities stay in memory

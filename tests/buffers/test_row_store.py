@@ -37,7 +37,7 @@ def test_rows_lie_at_step_and_lane_round_the_ring(store):
 
 def test_single_fields_can_be_replaced(store):
     store.write(0, tree(0, 10), 10)
-    store.put(torch.tensor([3, 17]), {"half": {"it": torch.tensor([-1.0, -2.0])}})
+    store.patch(torch.tensor([3, 17]), {"half": {"it": torch.tensor([-1.0, -2.0])}})
     assert store.fields["number"].tolist() == list(range(20))
     assert store.fields["half"]["it"][[2, 3, 17]].tolist() == [1.0, -1.0, -2.0]
 
@@ -56,7 +56,7 @@ def test_only_changed_slots_get_a_new_key(store):
     second = slots(store)
     assert second.keys() == {"0", "1", "3"}
     assert [first[name] == second[name] for name in ("0", "1")] == [False, True]
-    store.put(torch.tensor([8]), {"number": torch.tensor([5])})  # step 4
+    store.patch(torch.tensor([8]), {"number": torch.tensor([5])})  # step 4
     third = slots(store)
     assert {name for name in third if third[name] != second[name]} == {"1"}
 

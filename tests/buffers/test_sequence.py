@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_lab.buffers.sequence import SequenceBuffer
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, tree_leaves, tree_map
+from rl_lab.core import Box, CheckpointError, ConfigError, Discrete, EnvSpec, LabError, tree_leaves, tree_map
 from tests.buffers.coded_stream import cut, stream
 
 SPEC = EnvSpec("stream", Box((2,)), Discrete(5), max_episode_steps=10)
@@ -160,6 +160,47 @@ def test_only_refreshed_values_make_their_slots_new():
     assert (again["latent"] == 7).all()
 
 
+def test_of_several_values_for_a_row_the_last_counts():
+    buffer = SequenceBuffer(40, 12, 4, refreshed=["latent"], seed=1)
+    buffer.add(stream(9, 1, 4, end_share=0.0))
+    index = buffer.sample()["indices"]
+    places = torch.arange(48.0).view(12, 4)
+    buffer.write_back({"latent": places})
+    wanted = dict(zip(index.flatten().tolist(), places.flatten().tolist(), strict=True))
+    assert len(wanted) < 48  # sequences overlap
+    kept = buffer._stores["refreshed"].fields["latent"]
+    assert {row: kept[row].item() for row in wanted} == wanted
+
+
+def test_rows_that_were_overwritten_since_the_draw_are_left_alone():
+    buffer = SequenceBuffer(8, 30, 2, refreshed=["latent"], seed=1)
+    whole = stream(14, 1, 4, end_share=0.0)
+    buffer.add(tree_map(lambda x: x[:8], whole))
+    index = buffer.sample()["indices"]
+    buffer.add(tree_map(lambda x: x[8:], whole))  # rows 0 to 5 of the ring are new
+    before = buffer._stores["refreshed"].fields["latent"].clone()
+    buffer.write_back({"latent": torch.full((30, 2), -1.0)})
+    after = buffer._stores["refreshed"].fields["latent"]
+    assert torch.equal(after[:6], before[:6])
+    assert {6, 7} <= set(index.flatten().tolist())
+    assert (after[6:] == -1).all()
+
+
+def test_a_key_that_goes_missing_is_refused_instead_of_leaving_old_values():
+    buffer = SequenceBuffer(8, 2, 2)
+    whole = stream(12, 1, 4)
+    buffer.add(tree_map(lambda x: x[:8], whole))
+    with pytest.raises(LabError, match="latent"):
+        buffer.add({key: value[8:] for key, value in whole.items() if key != "latent"})
+
+
+def test_the_queue_of_new_sequences_is_bounded():
+    buffer = SequenceBuffer(8, 1, 2, online=True)
+    for piece in cut(stream(400, 1, 3), [20] * 20):
+        buffer.add(piece)
+    assert len(buffer.get_state()["fresh"]) <= 8 // 2 + 1
+
+
 def test_what_is_new_comes_first_and_once():
     buffer = SequenceBuffer(1000, 2, 5, online=True, seed=1)
     trajectory = stream(40, 1, 3, end_share=0.1)
@@ -201,6 +242,11 @@ def test_bad_input_is_one_line():
         SequenceBuffer(0, 1, 1)
     with pytest.raises(ConfigError, match="at least 40 are needed"):
         SequenceBuffer(20, 1, 10, num_envs=4)
+    with pytest.raises(ConfigError, match="min_size=100 of a buffer is more than capacity=8"):
+        SequenceBuffer(8, 2, 2, min_size=100)
+    saved = SequenceBuffer(8, 2, 2).get_state()
+    with pytest.raises(CheckpointError, match="sequence_length=2 and cross_episodes=True, this config asks for 3"):
+        SequenceBuffer(8, 2, 3).set_state(saved)
     with pytest.raises(ConfigError, match="longer than any episode"):
         SequenceBuffer(100, 1, 12, cross_episodes=False, spec=SPEC)
     buffer = SequenceBuffer(100, 1, 5)
@@ -217,6 +263,6 @@ def test_bad_input_is_one_line():
 
 def test_footprint_counts_one_observation_per_row():
     pixels = EnvSpec("p", Box((3, 64, 64), torch.uint8), Box((6,)))
-    footprint = SequenceBuffer(1000, 4, 5, spec=pixels).footprint()
+    (footprint,) = SequenceBuffer(1000, 4, 5, spec=pixels).footprint()
     assert footprint.capacity == 1000
     assert footprint.num_bytes == 1000 * (3 * 64 * 64 + 6 * 4 + 4 + 4)  # three flags, padded to a whole word

@@ -71,15 +71,20 @@ def test_state_goes_on_exactly(tmp_path):
         assert torch.equal(a, b)
 
 
-def test_memory_is_the_sum_of_the_parts():
+def test_memory_is_that_of_the_parts_each_in_its_place():
     spec = EnvSpec("x", Box((3,)), Discrete(2))
-    union, parts = rlpd(spec=spec)
-    expected = sum(part.footprint().num_bytes for part in parts.values())
-    assert (union.footprint().num_bytes, union.footprint().capacity) == (expected, 130)
     mixed = {"online": ReplayBuffer(50, 6, spec=spec), "demos": ReplayBuffer(80, 2, spec=spec, storage="disk")}
-    footprint = UnionBuffer(mixed, {"online": 0.75, "demos": 0.25}, 8).footprint()
-    assert (footprint.num_bytes, footprint.is_on_disk) == (mixed["online"].footprint().num_bytes, False)
-    assert rlpd()[0].footprint() is None
+    union = UnionBuffer(mixed, {"online": 0.75, "demos": 0.25}, 8)
+    online, demos = (part.footprint()[0] for part in mixed.values())
+    assert union.footprint() == (online._replace(part="parts.online"), demos._replace(part="parts.demos"))
+    assert (online.is_on_disk, demos.is_on_disk) == (False, True)
+    outer = UnionBuffer({"a": union}, {"a": 1.0}, 8)
+    assert [taken.part for taken in outer.footprint()] == ["parts.a.parts.online", "parts.a.parts.demos"]
+    assert rlpd()[0].footprint() == ()
+    some = {"online": ReplayBuffer(50, 6, spec=spec), "demos": ReplayBuffer(80, 2)}
+    assert [taken.part for taken in UnionBuffer(some, {"online": 0.75, "demos": 0.25}, 8).footprint()] == [
+        "parts.online"
+    ]
 
 
 def test_parts_with_other_keys_are_named():

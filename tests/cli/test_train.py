@@ -120,7 +120,7 @@ def test_the_size_of_buffers_is_told_before_there_is_a_run(train):
     result = train(SIZED)
     assert result.exit_code == 0, result.stderr
     first, second = result.stdout.splitlines()[:2]
-    assert first == "buffer rollout: 5,000 steps of 48 bytes, 240.0 kB on cpu when full"
+    assert first == "buffer rollout: 5,000 steps of 48 bytes, 240.0 kB on cpu when full, without what act adds"
     assert second.startswith("run: ")
     assert json.loads(train(SIZED, "--json").stdout)["status"] == "done"
 

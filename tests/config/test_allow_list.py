@@ -1,3 +1,4 @@
+import importlib
 import os
 import sys
 
@@ -5,10 +6,13 @@ import pytest
 import torch
 
 from rl_lab.config.allow_list import AllowList, load_plugins
+from rl_lab.config.options_page import packaged_targets
 from rl_lab.core import ConfigError
 from tests.config.tiny import PLUGIN
 
 ALLOW = AllowList()
+TRICKY = ("this:1", "this: x", " this:x", "this :x", "os.path:join", "this::x", "this:", "this:/x", "this:x:y")
+TRICKY += ("this:\nx", "\nthis:x", "this\n:x", "\uff54\uff48\uff49\uff53:x", "this:\u0663", "cuda:0x", "cuda:\u0663")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,75 @@ def test_classes_and_functions_of_allowed_packages_are_found():
     assert ALLOW.load("x", "torch.nn.functional.relu") is torch.nn.functional.relu
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rl_lab.environments.hosting.foreign.load_package",
+        "rl_lab.environments.hosting.recipe.load_factory",
+        "rl_lab.environments.hosting.process_pool.ProcessPool",
+        "rl_lab.environments.checking.check.check_environment",
+        "rl_lab.environments.exact.state.restore_native",
+        "rl_lab.environments.racing.env.FastCarRacing",
+        "rl_lab.buffers.datasets.lerobot_writer.LeRobotWriter",
+        "rl_lab.buffers.datasets.lab.LabWriter",
+        "rl_lab.buffers.datasets.files.anything",
+        "rl_lab.buffers.storage.row_store.RowStore",
+        "rl_lab.buffers.storage.chances.Priority",
+    ],
+)
+def test_what_works_for_the_labs_classes_is_refused_before_it_is_imported(name, monkeypatch):
+    monkeypatch.setattr(importlib, "import_module", lambda module: pytest.fail(f"imported {module}"))
+    reference = ":".join(name.rsplit(".", 1))
+    for tree in ({"a": {"_target_": name}}, {"a": [reference]}):
+        with pytest.raises(ConfigError, match=r"^a\.\w+: .* is not allowed: it works for the lab's own classes"):
+            ALLOW.check_tree(tree)
+    with pytest.raises(ConfigError, match="is not allowed"):
+        ALLOW.load("a", name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rl_lab.environments.gymnasium.find_recipe",  # imported there from a package that is refused
+        "rl_lab.environments.gymnasium.ProcessPool",
+        "rl_lab.environments.minigrid.load_package",
+        "rl_lab.environments.minigrid.make_env",  # a family is chosen by the environment's name
+        "rl_lab.environments.dm_control.import_suite",
+        "rl_lab.environments.wrappers.wrapping.build_wrappers",
+        "rl_lab.environments.wrappers.video._Film",
+        "rl_lab.buffers.dataset.open_dataset",
+        "rl_lab.buffers.prioritized.Priority",
+        "rl_lab.components.mlp.activation_module",
+        "rl_lab.workflows.ppo.check_choice",
+    ],
+)
+def test_in_the_labs_rooms_only_classes_can_be_named(name):
+    with pytest.raises(ConfigError, match="is not a class or function that a config may name"):
+        ALLOW.load("x", name)
+    with pytest.raises(ConfigError, match="is not a class or function that a config may name"):
+        ALLOW.check_tree({"name": ":".join(name.rsplit(".", 1))})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rl_lab.environments.wrappers.base.TimeLimit",
+        "rl_lab.environments.wrappers.pixels.Resize",
+        "rl_lab.environments.gymnasium.GymnasiumEnv",
+        "rl_lab.buffers.dataset.DatasetBuffer",
+        "rl_lab.ops.goal_rewards.SparseDistance",
+        "rl_lab.ops.goal_rewards.distance",  # mathematics may be functions
+    ],
+)
+def test_classes_of_the_labs_rooms_and_its_mathematics_can(name):
+    assert ALLOW.load("x", name).__name__ == name.rpartition(".")[2]
+    ALLOW.check_tree({"a": {"_target_": name}, "b": ":".join(name.rsplit(".", 1))})
+
+
+def test_every_target_of_the_packaged_configs_is_allowed():
+    assert len([ALLOW.load("configs", name) for name in packaged_targets()]) > 20
+
+
 def test_misspelt_names_get_the_nearest_choice():
     with pytest.raises(ConfigError, match="did you mean 'CartPole'"):
         ALLOW.load("x", "rl_lab.environments.cartpole.CartPol")
@@ -90,6 +163,8 @@ def test_misspelt_names_get_the_nearest_choice():
         {"name": "os:Env-v0"},
         {"name": "this:namespace/Env-v0"},
         {"name": "os.path:Env-v0@x y"},
+        *({"name": name} for name in TRICKY),
+        {"wrappers": [{"noise": ["this:1"]}]},
         {"_target_": {"nested": 1}},
     ],
 )
@@ -99,7 +174,7 @@ def test_the_whole_tree_is_checked(tree):
 
 
 def test_ordinary_strings_are_left_alone():
-    ALLOW.check_tree({"device": "cuda:0", "url": "http://x:80/", "note": "a: b", "name": "ALE/Pong-v5", "n": None})
+    ALLOW.check_tree({"device": "cuda:0", "url": "http://x:80/", "note": "at 3: b", "name": "ALE/Pong-v5", "n": None})
 
 
 def test_plugins_are_allowed_by_path_or_name(tmp_path, monkeypatch):

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -12,9 +13,9 @@ CPU = torch.device("cpu")
 
 
 class Taking(TinyBuffer):
-    def __init__(self, footprint):
+    def __init__(self, *footprints):
         super().__init__()
-        self.footprint = lambda: footprint
+        self.footprint = lambda: footprints
 
 
 def taking(capacity, step_bytes, device=CPU, is_on_disk=False):
@@ -43,9 +44,30 @@ def test_a_line_for_each_buffer_that_knows_its_size(tmp_path, free):
     free(10**9)
     buffers = {"replay": taking(10_000, 336), "rollout": TinyBuffer(), "demos": taking(3, 7, is_on_disk=True)}
     assert check(buffers, tmp_path) == [
-        "buffer replay: 10,000 steps of 336 bytes, 3.4 MB on cpu when full",
-        "buffer demos: 3 steps of 7 bytes, 21 bytes on disk when full",
+        "buffer replay: 10,000 steps of 336 bytes, 3.4 MB on cpu when full, without what act adds",
+        "buffer demos: 3 steps of 7 bytes, 21 bytes and as much again in checkpoints on disk when full, "
+        "without what act adds",
     ]
+
+
+def test_a_buffer_in_several_places_is_counted_in_each(tmp_path, free):
+    free(1000)
+    rows, numbers = Footprint(8000, 100, CPU, is_on_disk=True), Footprint(400, 100, CPU)
+    kept = Footprint(50, 10, CPU, part="parts.kept")
+    buffers = {"all": Taking(rows, numbers, numbers._replace(num_bytes=200), kept)}
+    assert check(buffers, tmp_path) == [
+        "buffer all: 100 steps of 80 bytes, 8.0 kB and as much again in checkpoints on disk when full, "
+        "without what act adds",
+        "buffer all: 100 steps of 6 bytes, 600 bytes on cpu when full, without what act adds",
+        "buffer all.parts.kept: 10 steps of 5 bytes, 50 bytes on cpu when full, without what act adds",
+    ]
+    free(500)
+    nodes = {"all": {"capacity": 100, "parts": {"kept": {"into": {"capacity": 10}}}}}
+    with pytest.raises(ConfigError, match=r"beside 50 bytes .* free on cpu; at most buffers.all.capacity=70$"):
+        check_room(buffers, nodes, tmp_path)  # 475 - 50 of 600 bytes
+    free(10)
+    with pytest.raises(ConfigError, match=r"at most buffers.all.capacity=1, buffers.all.parts.kept.into.capacity=0$"):
+        check_room(buffers, nodes, tmp_path)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0"])
@@ -91,15 +113,41 @@ def test_files_count_against_the_disk_and_those_that_are_there_already_do_not(tm
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     asked = []
     monkeypatch.setattr(shutil, "disk_usage", lambda place: asked.append(place) or usage)
-    buffers = {"disk": taking(150, 10, is_on_disk=True)}
-    with pytest.raises(ConfigError, match=r"free on disk; at most buffers.disk.capacity=95$"):
+    buffers = {"disk": taking(75, 10, is_on_disk=True)}
+    with pytest.raises(ConfigError, match=r"free on disk; at most buffers.disk.capacity=47$"):  # twice 470 bytes
         check(buffers, tmp_path / "not" / "yet")
     assert asked == [tmp_path]
     (tmp_path / "buffers" / "disk").mkdir(parents=True)
-    (tmp_path / "buffers" / "disk" / "rows").write_bytes(bytes(500))
+    rows = tmp_path / "buffers" / "disk" / "rows"
+    rows.touch()
+    os.truncate(rows, 10_000)  # a hole: nothing of it is on the disk yet
+    with pytest.raises(ConfigError):
+        check(buffers, tmp_path, tmp_path)
+    rows.write_bytes(b"x" * 250)
+    with pytest.raises(ConfigError):
+        check(buffers, tmp_path, tmp_path)
+    for number in (1, 2):
+        (tmp_path / "checkpoints" / str(number)).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "1" / "state.json").write_bytes(b"x" * 900)
+    segment = tmp_path / "checkpoints" / "1" / "segment-a"
+    segment.write_bytes(b"x" * 150)
+    os.link(segment, tmp_path / "checkpoints" / "2" / "segment-a")
+    with pytest.raises(ConfigError):
+        check(buffers, tmp_path, tmp_path)  # 1000 + 250 + 150 for 1500: links are one file
+    segment.write_bytes(b"x" * 250)
     check(buffers, tmp_path, tmp_path)
     with pytest.raises(ConfigError):
         check(buffers, tmp_path)
+
+
+def test_what_checkpoints_do_not_hold_is_on_disk_once(tmp_path, free, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(2000, 1000, 1000))
+    data = Footprint(1000, 10, CPU, is_on_disk=True, is_in_checkpoints=False)
+    assert check({"demos": Taking(data)}, tmp_path) == [
+        "buffer demos: 10 steps of 100 bytes, 1.0 kB on disk when full, without what act adds"
+    ]
+    with pytest.raises(ConfigError, match=r"1.0 kB and as much again in checkpoints, does not fit .*capacity=4$"):
+        check({"demos": Taking(data._replace(is_in_checkpoints=True))}, tmp_path)
 
 
 def test_a_place_that_nobody_knows_is_not_judged(tmp_path, free):

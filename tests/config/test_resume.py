@@ -15,6 +15,7 @@ from rl_lab.config.resume import (
     restore,
 )
 from rl_lab.core import CheckpointError, ConfigError, RunDirectoryError
+from rl_lab.tracking import checkpoint_files
 from rl_lab.tracking.fingerprint import fingerprint
 from rl_lab.tracking.run_directory import RunDirectory
 
@@ -100,6 +101,26 @@ def test_a_run_that_said_it_cannot_be_restored_is_not_resumed(train, targets):
     parts = assemble(recompose(run), targets)
     with pytest.raises(CheckpointError, match="cannot be restored exactly"):
         check_start(Start(run, "exact"), parts)
+
+
+def test_checkpoints_of_an_older_lab_give_their_weights_only(train, targets, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(checkpoint_files, "SCHEMA_VERSION", 1)
+        run = train("run")
+    parts = assemble(recompose(run), targets)
+    newest = sorted(run.checkpoints.glob("0*"))[-1]
+    for start in (Start(run, "exact"), find_start(newest, "exact")):
+        with pytest.raises(CheckpointError, match=f"{newest} was made by an older lab .* mode warm_start") as caught:
+            check_start(start, parts)
+        assert "\n" not in str(caught.value)
+    for mode in ("warm_start", "warm_start_optimizer"):
+        fresh = assemble(recompose(run), targets)
+        start = check_start(Start(run, mode), fresh)
+        loaded = load_start(start)
+        restore(build(fresh, run), run, start, loaded)
+        assert fresh.workflow.actor.weight.equal(loaded.state["workflow"]["actor.weight"])
+        assert bool(fresh.context.optimizers["policy"].state) == (mode == "warm_start_optimizer")
+    assert check_start(Start(train("new"), "exact"), parts).mode == "exact"
 
 
 def test_a_damaged_checkpoint_is_named(train, targets):

@@ -50,6 +50,16 @@ def test_values_have_the_declared_types(validated):
         ("workflow.gamma=0.5", "algorithm.gamma: also given as workflow.gamma"),
         ("algorithm.gama=0.5", "algorithm: unknown argument of TinyWorkflow 'gama'; did you mean 'gamma'?"),
         ("algorithm.score=os:system", "algorithm.score: module 'os' is not allowed"),
+        ("environment.name=this:1", "environment.name: module 'this' is not allowed"),
+        ("environment.name=' this: x'", "environment.name: module 'this' is not allowed"),
+        (
+            "algorithm.score={_target_: rl_lab.environments.hosting.foreign.load_package, package: this}",
+            "algorithm.score._target_: 'rl_lab.environments.hosting.foreign' is not allowed",
+        ),
+        (
+            "algorithm.score={_target_: rl_lab.environments.minigrid.load_package, package: this, name: x, extra: y}",
+            "algorithm.score._target_: 'rl_lab.environments.minigrid.load_package' is not a class or function",
+        ),
         ("components.actor.bia=1", "components.actor: unknown argument of Linear 'bia'; did you mean 'bias'?"),
         ("components.other.x=1", "components.other: missing _target_"),
         ("components.actor._args_=[1]", "components.actor._args_: unknown key '_args_'"),

@@ -145,7 +145,7 @@ class SizedBuffer(TinyBuffer):
         capacity, step_bytes = self._size
         is_on_disk = self._place == "disk"
         device = self.given["device"] if is_on_disk or self._place is None else torch.device(self._place)
-        return Footprint(capacity * step_bytes, capacity, device, is_on_disk)
+        return (Footprint(capacity * step_bytes, capacity, device, is_on_disk),)
 
     def attach(self, directory):
         self.attached.append((str(directory), self.is_ready()))

@@ -34,6 +34,7 @@ class Case:
     name: str
     config: Mapping[str, object]
     steps: int
+    is_in_workers: bool = False  # whether a config's backend counts
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def _build(case, info_keys=None):
     if kind is GymnasiumEnv:
         # Cut long episodes, so that resets are among the steps.
         arguments["wrappers"] = [*arguments.get("wrappers", ()), {"time_limit": max(case.steps // 3, 2)}]
-        arguments["backend"] = "sync"  # both give the same state
+        if not case.is_in_workers:
+            arguments["backend"] = "sync"  # both give the same state
         arguments["info_keys"] = _info_keys(arguments) if info_keys is None else info_keys
     return kind(**arguments | {"num_envs": NUM_ENVS})
 

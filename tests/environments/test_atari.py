@@ -14,6 +14,7 @@ from rl_lab.environments.atari import make_env
 from rl_lab.environments.atari_fast import AtariFastEnv
 from rl_lab.environments.exact.state import native_state, restore_native
 from rl_lab.environments.gymnasium import GymnasiumEnv
+from rl_lab.environments.wrappers.base import LifeLoss, TimeLimit
 from tests.environments.rollouts import assert_equal, random_actions
 
 torch.set_num_threads(1)
@@ -81,6 +82,40 @@ def test_life_loss_ends_episodes_and_the_game_goes_on():
     assert lives == [(4, 4), (3, 3), (2, 2), (1, 1), (0, 5)]
     assert num_frames[:4] == [4] * 4  # one no-op of four frames
     assert num_frames[4] < 0  # a new game
+
+
+@pytest.mark.parametrize("preprocessing", [True, False])
+@pytest.mark.parametrize("is_limit_outside", [True, False])
+def test_a_time_limit_begins_a_new_game_though_lives_are_left(preprocessing, is_limit_outside):
+    """Only a lost life goes on with its game: after any other end the reset is a real one, in both orders of layers."""
+    kwargs = {"preprocessing": preprocessing, "repeat_action_probability": 0.0}
+    if is_limit_outside:
+        env = TimeLimit(make_env(BREAKOUT, life_loss=True, **kwargs), max_episode_steps=10)
+    else:
+        env = LifeLoss(TimeLimit(make_env(BREAKOUT, **kwargs), max_episode_steps=10))
+    env.reset(seed=0)
+    for _ in range(3):
+        outcomes = [env.step(0) for _ in range(10)]
+        assert [cut for _, _, _, cut, _ in outcomes] == [False] * 9 + [True]
+        assert outcomes[-1][4]["episode_frame_number"] >= 40
+        assert env.reset()[1]["episode_frame_number"] <= 30  # the no-ops of a new game
+
+
+def test_pictures_of_the_life_before_are_not_seen_in_the_next_one():
+    env = make_env(BREAKOUT, life_loss=True, frame_stack=2, grayscale=False)
+    plain = make_env(BREAKOUT, frame_stack=2, grayscale=False)
+    assert env.observation_space == plain.observation_space
+    starts = [each.reset(seed=3)[0] for each in (env, plain)]
+    assert np.array_equal(*starts)
+    is_lost = False
+    while not is_lost:
+        (obs, reward, is_lost, _, info), theirs = env.step(1), plain.step(1)
+        assert np.array_equal(obs, theirs[0])
+        assert (reward, info) == (theirs[1], theirs[4])
+    obs, theirs = env.reset()[0], plain.step(0)[0]
+    assert np.array_equal(obs[..., 3:], theirs[..., 3:])  # the newest: one step of doing nothing later
+    assert np.array_equal(obs[..., :3], obs[..., 3:])
+    assert not np.array_equal(theirs[..., :3], theirs[..., 3:])
 
 
 def test_rewards_are_clipped_when_asked():

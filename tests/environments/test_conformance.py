@@ -17,6 +17,8 @@ CONFIGS = Path(rl_lab.__file__).parent / "configs" / "environment"
 STEPS = 600  # vector steps that are compared
 # Where 600 steps would take a second or more: fewer, with episodes cut so that resets are among them all the same.
 FEWER = {
+    "native, in workers": 36,
+    "in workers": 120,
     "_pixels": 9,
     "pixels": 21,
     "CarRacing-v3": 12,
@@ -58,10 +60,17 @@ STACKS = {
 }
 
 
+WORKERS = {"backend": "process", "num_workers": 1}  # `test_process_pool` has more of them
+IN_WORKERS = {
+    "native, in workers": {"name": "ALE/Breakout-v5", "env_kwargs": {"life_loss": True}, **WORKERS},
+    "replayed, in workers": {"name": "LunarLander-v3", **WORKERS},
+}
+
+
 def case(label, config):
     name = str(config.get("name", ""))
     steps = next((number for part, number in FEWER.items() if part in f"{label} {name}"), STEPS)
-    return Case(label, config, steps)
+    return Case(label, config, steps, is_in_workers=label in IN_WORKERS)
 
 
 def is_installed(config):
@@ -104,7 +113,7 @@ INEXACT = {
 @pytest.fixture(scope="module")
 def results():
     """Check all at once: the two processes start only once."""
-    cases = {**packaged(), **registered(), **STACKS, **INEXACT}
+    cases = {**packaged(), **registered(), **STACKS, **IN_WORKERS, **INEXACT}
     found = check_exact([case(label, config) for label, config in cases.items() if is_installed(config)])
     return {result.name: result for result in found}
 
@@ -130,6 +139,13 @@ def test_stacks_of_wrappers_are_exact(results):
     assert [result for result in of(results, STACKS) if not result.is_exact or result.num_ended == 0] == []
     expected = {"noise and delay": "native", "statistics": "replay", "foreign wrapper": "replay"}
     assert {name: results[name].how for name in expected} == expected
+
+
+def test_environments_in_worker_processes_are_exact(results):
+    found = of(results, IN_WORKERS)
+    assert [result for result in found if not result.is_exact or result.num_ended == 0] == []
+    assert all(result.name.startswith(result.how) for result in found)
+    assert found
 
 
 def test_what_is_not_exact_is_found_out(results):

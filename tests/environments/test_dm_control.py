@@ -138,6 +138,42 @@ def test_a_task_that_ends_itself_terminates():
     env.close()
 
 
+def test_all_that_a_task_remembers_is_part_of_the_state():
+    env, other = make_env("dm_control/point_mass-easy"), make_env("dm_control/point_mass-easy")
+    for each in (env, other):
+        each.reset(seed=0)
+    task = env._dm.task
+    task.path, task.best, task.seen, task.counts = [1, (2.0, "b")], np.float32(0.1), np.arange(3.0), {"a": [1]}
+    state = native_state(env)
+    task.path.append(5)  # what was saved is a copy
+    task.seen[:] = 9.0
+    task.counts["a"].append(2)
+    restore_native(other, state)
+    task = other._dm.task
+    assert (task.path, task.counts, task.seen.tolist()) == ([1, (2.0, "b")], {"a": [1]}, [0.0, 1.0, 2.0])
+    assert (type(task.best), task.best) == (np.float32, np.float32(0.1))
+    task.seen[:] = 7.0
+    restore_native(other, state)
+    assert other._dm.task.seen.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_what_has_no_plain_form_is_replayed(monkeypatch):
+    begin = suite.point_mass.PointMass.__init__
+
+    def remember(task, *args, **kwargs):
+        begin(task, *args, **kwargs)
+        task.memory = {1, 2}
+
+    monkeypatch.setattr(suite.point_mass.PointMass, "__init__", remember)
+    env = GymnasiumEnv("dm_control/point_mass-easy", 1)
+    assert env.spec.exact_resume
+    env.reset(0)
+    env.step(torch.zeros(1, 2))
+    (member,) = env.get_state()["members"]
+    assert "actions" in member
+    assert "native" not in member
+
+
 def test_a_seed_fixes_all_episodes():
     first, second = make_env("dm_control/swimmer-swimmer6"), make_env("dm_control/swimmer-swimmer6")
     starts = [[env.reset(seed=7)[0], env.reset()[0], env.reset()[0]] for env in (first, second)]
@@ -163,6 +199,11 @@ def test_a_seed_fixes_all_episodes():
             "walker-walk",
             {"camera_id": "sid"},
             "environment.env_kwargs.camera_id is 'sid' (choices: -1, 0, 1, side, back)",
+        ),
+        (
+            "walker-walk",
+            {"max_episode_steps": 0},
+            "environment.env_kwargs.max_episode_steps must be 1 or more, got 0",
         ),
         (
             "walker-walk",

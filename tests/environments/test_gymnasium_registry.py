@@ -1,6 +1,7 @@
 """Names: families, users' own factories, and what an environment says about itself through its layers."""
 
 import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import gymnasium
 import pytest
 import torch
 
-from rl_lab.core import ConfigError, EnvironmentFault
+from rl_lab.config.allow_list import AllowList
+from rl_lab.core import ConfigError, EnvironmentFault, split_reference
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.environments.hosting.recipe import Factory
 from rl_lab.environments.hosting.registry import FAMILIES, find_recipe
@@ -135,6 +137,27 @@ def test_a_users_factory_comes_from_a_plugin_through_the_allow_list_into_workers
     refused, outcome = done.stdout.splitlines()
     assert refused.startswith("environment.name: module 'own_envs' is not allowed (choices: ")
     assert outcome == "[[2.5, 2.5], [5.0, 5.0], [7.5, 7.5]] [True, True] 3"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("this:1", "this: x", " this:x", "this::x", "this:x:y", "this://x", "this:\nx", "\uff54\uff48\uff49\uff53:x"),
+        *("MiniGrid-this:x", "gym_pusht/this:x", "a b:x", "../this:x", ":this", "cuda:0", "cuda:this:x"),
+    ],
+)
+def test_nothing_is_imported_that_the_allow_list_did_not_see(name, monkeypatch):
+    imported = []
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    with pytest.raises(ConfigError) as caught:
+        find_recipe(name, {}, ())
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    reference = split_reference(name)
+    assert set(imported) == (set() if reference is None else {reference.module})
+    if reference is not None:
+        with pytest.raises(ConfigError, match=f"module '{reference.module}' is not allowed"):
+            AllowList().check_tree({"name": name})
 
 
 def test_frames_per_step_are_multiplied_over_the_layers():

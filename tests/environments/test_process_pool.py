@@ -174,6 +174,31 @@ def test_a_second_crash_after_a_restore_goes_on_with_the_same_seeds():
     other.close()
 
 
+def test_restarts_that_do_not_help_are_a_fault(caplog):
+    """Otherwise an environment that dies at every step would give empty steps for ever."""
+    env = restartable("Zoo/Faulty-v0", 2, 2, env_kwargs={"fault": "die", "at_step": 1}, exact_resume=True)
+    env.reset(0)
+    for _ in range(3):
+        assert env.step(torch.zeros(2, dtype=torch.int64)).truncated.all()
+    with pytest.raises(
+        EnvironmentFault,
+        match=r"\(copy 0, vector step 4, step .*lost its worker .*, after 3 restarts within 100 vector steps: on_crash",
+    ):
+        env.step(torch.zeros(2, dtype=torch.int64))
+    assert len(caplog.records) == 6  # three of each worker
+    env.close()
+
+
+def test_restarts_now_and_then_go_on_for_ever(monkeypatch):
+    monkeypatch.setattr("rl_lab.environments.hosting.process_pool.RESTART_WINDOW", 3)
+    env = restartable("Zoo/Faulty-v0", 1, env_kwargs={"fault": "die", "at_step": 1}, exact_resume=True)
+    env.reset(0)
+    for _ in range(4):
+        assert env.step(torch.zeros(1, dtype=torch.int64)).truncated.all()
+        env._backend._steps += 3  # steps that went well
+    env.close()
+
+
 def test_a_worker_that_cannot_begin_again_is_a_fault():
     env = restartable("Zoo/Faulty-v0", 1, env_kwargs={"fault": "die at reset"}, exact_resume=True)
     with pytest.raises(

@@ -31,7 +31,7 @@ def test_save_and_load(tmp_path):
     assert_same(state(3), loaded.state)
     manifest = loaded.manifest
     assert (manifest["schema_version"], manifest["serial"], manifest["phase"], manifest["score"]) == (
-        1,
+        2,
         1,
         "joint",
         1.5,

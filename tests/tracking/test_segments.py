@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import subprocess
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -23,8 +22,8 @@ from tracking.trees import assert_same
 LARGE = 1 << 17  # int64 numbers: as many bytes as a mapped segment has
 
 
-def segment(*values, path=None):
-    return Segment(uuid4().hex, torch.tensor(values), path)
+def segment(*values):
+    return Segment(uuid4().hex, torch.tensor(values))
 
 
 def save(store, *segments):
@@ -71,8 +70,7 @@ def test_every_type_comes_back_to_the_bit(dtype, store):
     back = store.load_newest().state
     assert_same(state, back)
     for part in back.values():
-        assert part.path == file_of(path, part)
-        content = part.path.read_bytes()
+        content = file_of(path, part).read_bytes()
         assert entry_of(path, part)["bytes"] == len(content) == part.tensor.nbytes
         assert entry_of(path, part)["sha256"] == hashlib.sha256(content).hexdigest()
 
@@ -89,15 +87,33 @@ def test_only_what_is_new_is_written_and_the_rest_is_the_same_file(store, writte
     assert_same({"rows": [a, b]}, store.load(first).state)
 
 
-def test_a_state_goes_on_from_another_store_of_the_same_disk(store, written, tmp_path):
-    """A fork: what it loaded lies in the checkpoints of the run it came from."""
-    first = save(store, segment(*range(9)))
+def test_a_state_goes_on_in_another_store(store, written, tmp_path):
+    """A fork: its first checkpoint is whole by itself, the later ones are linked."""
+    save(store, segment(*range(9)))
     (part,) = store.load_newest().state["rows"]
     fork = CheckpointStore(tmp_path / "fork")
-    second = save(fork, part)
-    assert len(written) == 1
+    first, second = save(fork, part), save(fork, part)
+    assert written == [part.key, part.key]
     assert inode(file_of(first, part)) == inode(file_of(second, part))
     assert_same({"rows": [part]}, fork.load_newest().state)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "folder", "pipe", "longer"])
+def test_only_plain_files_of_the_right_length_are_linked(store, written, tmp_path, kind):
+    part = segment(1, 2)
+    first = save(store, part)
+    file, elsewhere = file_of(first, part), tmp_path / "elsewhere"
+    file.rename(elsewhere)
+    {
+        "symlink": lambda: file.symlink_to(elsewhere),
+        "folder": file.mkdir,
+        "pipe": lambda: os.mkfifo(file),
+        "longer": lambda: file.write_bytes(bytes(64)),
+    }[kind]()
+    second = save(store, part)
+    assert written == [part.key, part.key]
+    assert not file_of(second, part).is_symlink()
+    assert_same({"rows": [part]}, store.load_newest().state)
 
 
 def test_segments_outlive_the_checkpoint_they_were_written_for(tmp_path, written):
@@ -116,13 +132,13 @@ def test_loaded_segments_are_private_and_outlive_their_file(tmp_path, length):
     original = segment(*range(length))
     first = save(store, original)
     (loaded,) = store.load_newest().state["rows"]
-    content = loaded.path.read_bytes()
+    content = file_of(first, loaded).read_bytes()
     loaded.tensor[0] = 7
-    assert loaded.path.read_bytes() == content
+    assert file_of(first, loaded).read_bytes() == content
     save(store, segment(1))
     assert not first.exists()
     assert loaded.tensor.tolist() == [7, *range(1, length)]
-    save(store, loaded)  # its path is gone: written from memory
+    save(store, loaded)  # its file is gone: written from memory
     assert_same(loaded, store.load_newest().state["rows"][0])
 
 
@@ -139,37 +155,6 @@ def test_where_links_do_not_work_segments_are_written(store, written, monkeypatc
     assert written == [part.key, part.key]
     assert inode(file_of(first, part)) != inode(file_of(second, part))
     assert_same({"rows": [part]}, store.load_newest().state)
-
-
-def test_a_segment_that_lies_on_disk_already_is_linked_from_there(store, written, tmp_path):
-    part = segment(*range(5), path=tmp_path / "mine")
-    part.path.write_bytes(part.tensor.numpy().tobytes())
-    path = save(store, part)
-    assert written == []
-    assert inode(file_of(path, part)) == inode(part.path)
-    assert_same({"rows": [part]}, store.load_newest().state)
-    part.path.unlink()
-    second = save(store, part)
-    assert written == []
-    assert inode(file_of(path, part)) == inode(file_of(second, part))
-
-
-def test_what_lies_at_the_path_of_a_segment_must_be_its_bytes(store, written, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(torch.tensor([1, 2]).numpy().tobytes())
-    (tmp_path / "link").symlink_to(elsewhere)
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    contents = {"other": torch.tensor([1, 3]).numpy().tobytes(), "short": b"x", "long": bytes(64)}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    names = ["link", "folder", "pipe", "missing", *contents]
-    parts = [segment(1, 2, path=tmp_path / name) for name in names]
-    path = save(store, *parts)
-    assert written == [part.key for part in parts]
-    assert_same({"rows": parts}, store.load_newest().state)
-    assert not any(file_of(path, part).is_symlink() for part in parts)
-    assert (tmp_path / "other").read_bytes() == contents["other"]
 
 
 @pytest.mark.parametrize(
@@ -290,17 +275,15 @@ def test_a_segment_without_files_is_refused():
     part = segment(1, 2)
     tensors, structure = encode({"a": part}, found)
     assert (tensors, found) == ({}, {part.key: part})
-    raw = {part.key: Segment(part.key, part.tensor.view(torch.uint8), Path("x"))}
-    back = decode(structure, tensors, raw)["a"]
-    assert back.path == Path("x")
-    assert_same(part, back)
+    raw = {part.key: Segment(part.key, part.tensor.view(torch.uint8))}
+    assert_same(part, decode(structure, tensors, raw)["a"])
     with pytest.raises(TypeError, match="meta"):
         encode(Segment(uuid4().hex, torch.ones(1, device="meta")), {})
 
 
 def test_hashes_are_of_the_content_and_not_of_the_keys():
     tensor = torch.arange(4.0)
-    one, two = (Segment(uuid4().hex, tensor.clone(), path) for path in (None, Path("x")))
+    one, two = (Segment(uuid4().hex, tensor.clone()) for _ in range(2))
     assert tree_hash({"slots": [one]}) == tree_hash({"slots": [two]}) == tree_hash({"slots": [tensor]})
     assert tree_hash([one]) != tree_hash([Segment(one.key, tensor + 1)])
     assert tree_hash([one]) != tree_hash([Segment(one.key, tensor.double())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,13 +16,15 @@ from rl_lab.buffers.datasets.format import DatasetError, DoneMeans
 from rl_lab.buffers.datasets.open import Format, open_dataset
 from rl_lab.buffers.datasets.state import apply_difference, difference, digest
 from rl_lab.buffers.datasets.trajectory import Converter
+from rl_lab.buffers.episode import EpisodeBuffer
+from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.core import Batch, Buffer, CheckpointError, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory
 
 
 class DatasetBuffer(Buffer):
     """Fills another buffer with the episodes of a dataset and samples from it; nothing can be added.
 
-    A checkpoint holds the sampler's state and a fingerprint of the dataset, not the data, which the files give back.
+    A checkpoint holds the sampler's state and a sha256 of the loaded numbers, not the data, which the files give back.
 
     Args:
         path: The dataset's directory.
@@ -67,10 +70,10 @@ class DatasetBuffer(Buffer):
         if not self._numbers:
             raise DatasetError(f"{path} has no episodes")
         self._steps = sum(self._reader.lengths[number] for number in self._numbers)
-        self._sha256 = self._reader.fingerprint()
+        self._trajectory(self._numbers[0])  # a damaged dataset, or one of another task, is told first of all
         self._make = self._factory(into, device=self._device, spec=spec, seed=seed)
-        self._inner = self._make()
-        self._reject_small(self._inner.footprint())
+        self._inner = self._first_inner()
+        self._sha256 = ""  # of the loaded episodes
         self._directory: Path | None = None
         self._baseline: object = None  # a digest of the inner buffer's state as loading left it
         self._is_loaded = self._is_touched = False
@@ -107,9 +110,9 @@ class DatasetBuffer(Buffer):
         """Return those of the inner buffer, and the number of episodes."""
         return {**self._filled().statistics(), "episodes": float(len(self._numbers))}
 
-    def footprint(self) -> Footprint | None:
-        """Return the inner buffer's."""
-        return self._inner.footprint()
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return the inner buffer's, of which checkpoints hold only what changed."""
+        return tuple(taken._replace(is_in_checkpoints=False) for taken in self._inner.footprint())
 
     def attach(self, directory: Path) -> None:
         """Let the inner buffer keep its files there."""
@@ -123,6 +126,7 @@ class DatasetBuffer(Buffer):
 
     def set_state(self, state: State) -> None:
         """Go on sampling where `state` was taken. Raises when the dataset is not the one it was."""
+        self._filled()  # what it holds is known only then
         here, there = self._identity(), state["dataset"]
         for key, value in here.items():
             if there[key] != value and key != "path":
@@ -140,7 +144,7 @@ class DatasetBuffer(Buffer):
 
     def _identity(self) -> dict[str, object]:
         path = str(self._reader.path.absolute())
-        return {"path": path, "sha256": self._sha256, "episodes": list(self._numbers), "steps": self._steps}
+        return {"path": path, "episodes": list(self._numbers), "steps": self._steps, "sha256": self._sha256}
 
     def _factory(self, into: Callable[..., Buffer], **supplied: Any) -> Callable[[], Buffer]:
         """Return what makes the inner buffer, for one lane of steps; what its node says itself stays."""
@@ -152,20 +156,46 @@ class DatasetBuffer(Buffer):
         accepted = inspect.signature(into).parameters
         return partial(into, **{key: value for key, value in given.items() if key in accepted})
 
-    def _reject_small(self, footprint: Footprint | None) -> None:
-        if footprint is not None and footprint.capacity < self._steps:
-            raise ConfigError(
-                f"into.capacity={footprint.capacity} is less than the {self._steps} steps of {self._reader.path}"
-            )
+    def _first_inner(self) -> Buffer:
+        """Return the inner buffer; one that cannot hold the dataset is refused."""
+        try:
+            inner = self._make()
+        except ConfigError as error:
+            raise ConfigError(f"into of the dataset {self._reader.path} ({self._steps} steps): {error}") from error
+        count = len(self._numbers)
+        are_all_kept = self._reader.has_final_observations or self._convert.keep_last_step
+        rows = self._steps - (0 if are_all_kept else count) + (count if isinstance(inner, SequenceBuffer) else 0)
+        capacity = min((taken.capacity for taken in inner.footprint()), default=rows)
+        if capacity < rows and not isinstance(inner, EpisodeBuffer):  # which may refuse episodes
+            raise ConfigError(f"into.capacity={capacity} is less than the {rows} rows of {self._reader.path}")
+        return inner
 
     def _filled(self) -> Buffer:
         """Return the inner buffer; the first call loads the episodes into it."""
         if not self._is_loaded:
+            hashes, rows, refused = hashlib.sha256(), 0, 0.0
+            extra = isinstance(self._inner, SequenceBuffer)  # a row of the final observation, too
             for number in self._numbers:
-                where = f"{self._reader.path}, episode {number}"
-                trajectory = self._convert(self._reader.read(number), where, self._device)
+                trajectory, sha256 = self._trajectory(number)
+                hashes.update(sha256)
                 if trajectory is not None:
                     self._inner.add(trajectory)
-            self._is_loaded = True
+                    before, refused = refused, self._inner.statistics().get("refused", 0.0)
+                    rows += 0 if refused > before else len(trajectory["rewards"]) + extra
+            self._reject_dropped(rows)
+            self._is_loaded, self._sha256 = True, hashes.hexdigest()
             self._baseline = digest(self._inner.get_state())
         return self._inner
+
+    def _trajectory(self, number: int) -> tuple[Trajectory | None, bytes]:
+        """Return an episode as the inner buffer takes it, None when no step of it can be used, and its sha256."""
+        episode = self._reader.read(number)
+        return self._convert(episode, f"{self._reader.path}, episode {number}", self._device), episode.sha256()
+
+    def _reject_dropped(self, rows: int) -> None:
+        held = self._inner.size
+        if held < rows:
+            raise ConfigError(
+                f"into.capacity is too small: it kept {held} of the {rows} rows of {self._reader.path} "
+                f"({self._steps + len(self._numbers)} rows hold all, the default)"
+            )

@@ -23,10 +23,10 @@ class EpisodeBuffer(Buffer):
     """Keeps accepted episodes, evicts the oldest ones whole, and samples their steps with equal chances.
 
     A batch has `observations` [B, ...] (with `history` H: [B, H, ...], oldest first, the first one repeated),
-    `actions`, `rewards`, `next_observations`, `terminated`, `truncated`, `returns` (reward to go) and
-    `episode_returns`. With `chunk_length` C, actions and rewards are [B, C, ...] of the steps that follow in the same
-    episode, `is_pad` [B, C] says where it was over (the last action repeated, no reward), and what comes next is what
-    follows the chunk.
+    `actions`, `rewards`, `next_observations`, `terminated`, `truncated`, `returns` (reward to go), `episode_returns`
+    and `step` (how many came before in the episode). With `chunk_length` C, actions and rewards are [B, C, ...] of the
+    steps that follow in the same episode, `is_pad` [B, C] says where it was over (the last action repeated, no
+    reward), and what comes next is what follows the chunk.
 
     Args:
         capacity: Rows to keep: one per env step and one per episode.
@@ -63,13 +63,18 @@ class EpisodeBuffer(Buffer):
         for name, value in given.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name} of an episode buffer must be 1 or more, got {value}")
+        limit = None if spec is None else spec.max_episode_steps
+        if limit is not None and limit + 1 > capacity:
+            raise ConfigError(
+                f"capacity={capacity} of an episode buffer is less than one episode: {limit} steps, {limit + 1} rows"
+            )
         self.capacity, self.batch_size = capacity, batch_size
         self._chunk, self._history = chunk_length, history
         self._filter = EpisodeFilter(min_return, top_share, require_info)
         self._placement, self._spec = Placement(storage, device), spec
         self._home = self._placement.home
         self._generator = torch.Generator(self._home).manual_seed(seed)
-        self._open = OpenEpisodes(num_envs)
+        self._open, self._open_steps = OpenEpisodes(num_envs, capacity - 1), num_envs * (limit or 0)
         self._store: RowStore | None = None
         self._episodes: deque[tuple[int, int]] = deque()  # (number of the first row, steps), oldest first
         self._rows, self._steps, self._gone = 0, 0, 0  # rows and steps ever kept, and steps of evicted episodes
@@ -107,6 +112,7 @@ class EpisodeBuffer(Buffer):
         del batch["ends_terminated"], batch["left"]
         if self._history is not None:
             batch["observations"] = self._look_back(row, here["step"])
+            batch["next_observations"] = self._look_back(row + torch.minimum(ahead, here["left"]), then["step"])
         if self._chunk is not None:
             batch |= self._look_ahead(row, here["left"])
         return self._placement.deliver(batch)
@@ -116,13 +122,15 @@ class EpisodeBuffer(Buffer):
         held = {"size": float(self.size), "episodes": float(len(self._episodes))}
         return {**held, **self._filter.statistics()}
 
-    def footprint(self) -> Footprint | None:
-        """Return its size once it is full, without what `act` adds."""
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return its size once it is full, and that of open episodes and step numbers, which are in memory."""
         if self._spec is None:
-            return None
+            return ()
         episode = tree_map(lambda leaf: leaf[:, 0], expected_row(self._spec))
         row_bytes = Layout.of(_rows(episode), lead=1).row_bytes
-        return Footprint(row_bytes * self.capacity, self.capacity, self._home, self._placement.is_on_disk)
+        rows = Footprint(row_bytes * self.capacity, self.capacity, self._home, self._placement.is_on_disk)
+        beside = row_bytes * self._open_steps + self._index.nbytes
+        return (rows, Footprint(beside, self.capacity, self._home))
 
     def attach(self, directory: Path) -> None:
         """Learn where its mapped file may lie."""

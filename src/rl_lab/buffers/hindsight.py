@@ -99,15 +99,16 @@ class HindsightBuffer(RingBuffer):
         goals, is_relabelled = achieved.index_select(0, rows), noise < self._probability
         return self._relabel(self._fetch(index), *self._placement.deliver((goals, is_relabelled)))
 
-    def footprint(self) -> Footprint | None:
-        """Return its size once it is full, with the bounds of the episodes."""
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return its size once it is full, and that of the bounds of the episodes, which are in memory."""
         rows = super().footprint()
-        return None if rows is None else rows._replace(num_bytes=rows.num_bytes + self._runs.num_bytes)
+        return (*rows, Footprint(self._runs.num_bytes, self.capacity, self._home)) if rows else ()
 
     def set_state(self, state: State) -> None:
         """Hold exactly what `state` held."""
         super().set_state(state)
         ring = self._transitions
+        self._runs = Runs(ring.length, ring.lanes, self._home)
         if ring.written:
             self._runs.rebuild(ring.fields["note"].view(ring.length, ring.lanes), ring.written)
 

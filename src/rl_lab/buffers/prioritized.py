@@ -114,10 +114,10 @@ class PrioritizedReplayBuffer(RingBuffer):
         """Return how much it holds and the present beta."""
         return {"size": float(self.size), "beta": self._priority.beta_after(self._batches)}
 
-    def footprint(self) -> Footprint | None:
-        """Return its size once it is full, with the priorities."""
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return its size once it is full, and that of the priorities, which are in memory."""
         rows = super().footprint()
-        return None if rows is None else rows._replace(num_bytes=rows.num_bytes + self._chances.num_bytes)
+        return (*rows, Footprint(self._chances.num_bytes, self.capacity, self._home)) if rows else ()
 
     def get_state(self) -> State:
         """Return transitions, priorities and the sampler's state."""

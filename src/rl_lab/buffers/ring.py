@@ -70,15 +70,15 @@ class RingBuffer(Buffer):
         """Return how much it holds."""
         return {"size": float(self.size)}
 
-    def footprint(self) -> Footprint | None:
+    def footprint(self) -> tuple[Footprint, ...]:
         """Return its size once it is full, without what `act` adds before that is known."""
         if self._transitions.written:
             num_bytes = self._transitions.num_bytes
         elif self._spec is not None:
             num_bytes = self._transitions.expected_bytes(self._spec)
         else:
-            return None
-        return Footprint(num_bytes, self.capacity, self._home, self._placement.is_on_disk)
+            return ()
+        return (Footprint(num_bytes, self.capacity, self._home, self._placement.is_on_disk),)
 
     def attach(self, directory: Path) -> None:
         """Learn where its mapped files may lie."""

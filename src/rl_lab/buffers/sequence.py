@@ -32,7 +32,7 @@ class SequenceBuffer(Buffer):
         batch_size: Sequences per batch.
         sequence_length: Rows per sequence.
         cross_episodes: Whether a sequence may run into the next episode; false: only whole sequences of one episode.
-        online: Whether every row is seen once, in order, before it is drawn at random: batches take first what is new.
+        online: Whether batches take first what is new, each sequence once and in order, and then draw at random.
         min_size: Rows before the first batch; null: as soon as one sequence is there.
         refreshed: Keys that `act` returned and updates write back (latents); kept apart from what never changes.
         storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
@@ -67,6 +67,8 @@ class SequenceBuffer(Buffer):
                 f"capacity={capacity} leaves {length} rows for each of {num_envs} environments, fewer than "
                 f"sequence_length={sequence_length}: at least {num_envs * sequence_length} are needed"
             )
+        if min_size is not None and min_size > length * num_envs:
+            raise ConfigError(f"min_size={min_size} of a buffer is more than capacity={length * num_envs} holds")
         _reject_short_episodes(spec, sequence_length, cross_episodes)
         self.capacity, self.batch_size, self.sequence_length = length * num_envs, batch_size, sequence_length
         self._min_size, self._refreshed = min_size or 1, tuple(refreshed)
@@ -79,7 +81,7 @@ class SequenceBuffer(Buffer):
         self._fresh: deque[tuple[int, int]] | None = deque() if online else None  # (lane, row number), oldest first
         self._stores: dict[str, RowStore] = {}
         self._offsets = torch.arange(sequence_length, device=self._home)
-        self._drawn: Tensor | None = None  # indices of the last batch, for write_back
+        self._drawn: tuple[Tensor, Tensor, NDArray[np.int64]] | None = None  # lanes, row numbers, totals
 
     @property
     def size(self) -> int:
@@ -109,32 +111,42 @@ class SequenceBuffer(Buffer):
         if fresh:
             taken = self._placement.bring(torch.tensor(fresh))
             lanes, rows = torch.cat([taken[:, 0], lanes]), torch.cat([taken[:, 1], rows])
-        index = ((rows[:, None] + self._offsets) % self._length) * self._lanes + lanes[:, None]
-        self._drawn = index
+        numbers, lanes = rows[:, None] + self._offsets, lanes[:, None]
+        index = numbers % self._length * self._lanes + lanes
+        self._drawn = (lanes, numbers, self._starts.totals)
         batch: dict[str, Any] = {"indices": index}
         for store in self._stores.values():
             batch |= store.gather(index)
         return self._placement.deliver(batch)
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
-        """Replace the `refreshed` keys of the rows of the last batch, leaves [batch_size, sequence_length, ...]."""
+        """Replace the `refreshed` keys of the rows of the last batch, leaves [batch_size, sequence_length, ...].
+
+        Of several values for one row the last counts; rows that were overwritten meanwhile are left alone.
+        """
         if self._drawn is None or not values.keys() <= set(self._refreshed):
             wanted = sorted(self._refreshed)
             raise LabError(f"a sequence buffer takes back {wanted} (refreshed) after a sample, got {sorted(values)}")
+        lanes, numbers, totals = self._drawn
+        index = (numbers % self._length * self._lanes + lanes).flatten()
+        order = self._last_of_each(index)
+        if totals is not self._starts.totals:  # rows were added since
+            oldest = torch.from_numpy(self._starts.totals - self._length).to(self._home)
+            order = order[(numbers >= oldest[lanes]).flatten()[order]]
         rows = self._placement.fetch(tree_map(lambda leaf: leaf.flatten(0, 1), dict(values)))
-        self._stores["refreshed"].put(self._drawn.flatten(), rows)
+        self._stores["refreshed"].patch(index[order], tree_map(lambda leaf: leaf[order], rows))
 
     def statistics(self) -> dict[str, float]:
         """Return how much it holds and how many sequences can be drawn."""
         return {"size": float(self.size), "sequences": float(self._starts.count)}
 
-    def footprint(self) -> Footprint | None:
+    def footprint(self) -> tuple[Footprint, ...]:
         """Return its size once it is full, without what `act` adds."""
         if self._spec is None:
-            return None
+            return ()
         row = Layout.of(ArrivalStream().take(expected_row(self._spec)).rows)
         is_on_disk = self._placement.is_on_disk
-        return Footprint(row.row_bytes * self.capacity, self.capacity, self._home, is_on_disk)
+        return (Footprint(row.row_bytes * self.capacity, self.capacity, self._home, is_on_disk),)
 
     def attach(self, directory: Path) -> None:
         """Learn where its mapped files may lie."""
@@ -156,6 +168,7 @@ class SequenceBuffer(Buffer):
             name: RowStore.from_state(store, self._length, self._lanes, self._home, self._placement.file(name))
             for name, store in state["stores"].items()
         }
+        self._drawn = None
         self._starts.set_state(state["starts"])
         self._stream.set_state(state["stream"], self._home)
         if self._fresh is not None:
@@ -168,27 +181,35 @@ class SequenceBuffer(Buffer):
         offsets = (1 + ended.long()).cumsum(0)
         numbers = torch.from_numpy(self._starts.totals).to(self._home) + offsets - 1  # of each step's newest row
         lanes = torch.arange(self._lanes, device=self._home).expand_as(numbers)
-        self._put(arrivals.rows, numbers - ended.long(), lanes, torch.ones_like(ended))
-        self._put(arrivals.last, numbers, lanes, ended)
+        index = (numbers - ended.long()) % self._length * self._lanes + lanes
+        self._put(tree_map(lambda leaf: leaf.flatten(0, 1), arrivals.rows), index.flatten())
+        if ended.any():
+            index = numbers % self._length * self._lanes + lanes
+            self._put(tree_map(lambda leaf: leaf[ended], arrivals.last), index[ended])
         before = self._starts.totals
         self._starts.extend(arrivals.rows["is_first"], ended)
         if self._fresh is not None:
             self._queue_fresh(before, numbers.cpu().numpy())
 
-    def _put(self, rows: Mapping[str, Any], numbers: Tensor, lanes: Tensor, where: Tensor) -> None:
+    def _put(self, rows: Mapping[str, Any], index: Tensor) -> None:
         for name, keys in self._split(rows).items():
             part = {key: rows[key] for key in keys}
             if name not in self._stores:
-                file = self._placement.file(name)
-                self._stores[name] = RowStore(Layout.of(part), self._length, self._lanes, self._home, file)
-            index = (numbers % self._length) * self._lanes + lanes
-            self._stores[name].put(index[where], tree_map(lambda leaf: leaf[where], part))
+                layout, file = Layout.of(part, lead=1), self._placement.file(name)
+                self._stores[name] = RowStore(layout, self._length, self._lanes, self._home, file)
+            self._stores[name].put(index, part)
 
     def _split(self, rows: Mapping[str, Any]) -> dict[str, list[str]]:
         if missing := sorted(set(self._refreshed) - rows.keys()):
             raise LabError(f"refreshed names {missing}, which act does not return (rows have: {sorted(rows)})")
         fixed = [key for key in rows if key not in self._refreshed]
         return {"rows": fixed, **({"refreshed": list(self._refreshed)} if self._refreshed else {})}
+
+    def _last_of_each(self, index: Tensor) -> Tensor:
+        """Return places into `index` [R] where every place of the same row is replaced by the last of them."""
+        places = torch.arange(len(index), device=self._home)
+        last = torch.zeros(self.capacity, dtype=torch.int64, device=self._home)
+        return last.scatter_reduce(0, index, places, "amax")[index]
 
     def _queue_fresh(self, before: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """Queue every sequence that became whole, step by step: rows 0 to T-1 of a copy, T to 2T-1 and so on."""
@@ -199,14 +220,19 @@ class SequenceBuffer(Buffer):
             for sequence in range(whole[step, lane], whole[step + 1, lane]):
                 if self._starts.is_allowed(lane, int(sequence) * span):
                     self._fresh.append((lane, int(sequence) * span))
+        if len(self._fresh) > self.capacity // span + self._lanes:  # more than the ring holds
+            self._fresh = deque(item for item in self._fresh if self._is_held(*item))
 
     def _take_fresh(self) -> list[tuple[int, int]]:
         taken: list[tuple[int, int]] = []
         while self._fresh and len(taken) < self.batch_size:
-            lane, row = self._fresh.popleft()
-            if row >= int(self._starts.totals[lane]) - self._length:  # not overwritten yet
-                taken.append((lane, row))
+            if self._is_held(*self._fresh[0]):
+                taken.append(self._fresh[0])
+            self._fresh.popleft()
         return taken
+
+    def _is_held(self, lane: int, row: int) -> bool:
+        return row >= int(self._starts.totals[lane]) - self._length
 
 
 def _pieces(trajectory: Trajectory, steps: int) -> list[Trajectory]:

@@ -103,14 +103,13 @@ class UnionBuffer(Buffer):
         named = {f"{name}/{key}": value for name, numbers in parts.items() for key, value in numbers.items()}
         return {"size": float(self.size), **named}
 
-    def footprint(self) -> Footprint | None:
-        """Return the sum over the parts in memory that are bounded, or over those on disk when all are there."""
-        found = [known for part in self._parts.values() if (known := part.footprint()) is not None]
-        counted = [part for part in found if not part.is_on_disk] or found
-        if not counted:
-            return None
-        capacity = sum(part.capacity for part in found)
-        return counted[0]._replace(num_bytes=sum(part.num_bytes for part in counted), capacity=capacity)
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return those of the parts that are bounded, each under its name."""
+        return tuple(
+            taken._replace(part=".".join(filter(None, ("parts", name, taken.part))))
+            for name, part in self._parts.items()
+            for taken in part.footprint()
+        )
 
     def attach(self, directory: Path) -> None:
         """Give every part a directory of its own within this one."""

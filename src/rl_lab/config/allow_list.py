@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_lab.core.errors import ConfigError, unknown_name
+from rl_lab.core.references import Reference, split_reference
 
 # The rooms whose classes a config builds; those that write files or start runs are not among them.
 ALLOWED = (
@@ -29,10 +30,19 @@ ALLOWED = (
     "torch.nn",
     "torch.optim",
 )
+# Within these rooms, what works for their classes: it imports packages, writes files or starts processes.
+INTERNAL = (
+    "rl_lab.buffers.datasets",
+    "rl_lab.buffers.storage",
+    "rl_lab.environments.checking",
+    "rl_lab.environments.exact",
+    "rl_lab.environments.hosting",
+    "rl_lab.environments.racing",
+)
+FUNCTIONS = ("rl_lab.ops",)  # of the lab's own rooms, where a config may call functions: mathematics and nothing else
+_OWN = "rl_lab"
 TARGET_KEYS = ("_target_", "_partial_")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-# `module:function`, and gymnasium's `module:namespace/Id-v0`; not `cuda:0` and not a URL
-_REFERENCE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>(?!//)[^\d\s].*)", re.DOTALL)
 
 
 class AllowList:
@@ -43,15 +53,15 @@ class AllowList:
 
     def allows(self, module: str | None) -> bool:
         """Return whether a module's name lies under an allowed package."""
-        return module is not None and any(
-            module == prefix or module.startswith(f"{prefix}.") for prefix in self.prefixes
-        )
+        return module is not None and _lies_in(module, self.prefixes) and not _lies_in(module, INTERNAL)
 
     def check_name(self, path: str, name: object) -> str:
         """Return `name` when it is a dotted name under an allowed package; nothing is imported."""
         if not isinstance(name, str) or not _DOTTED.fullmatch(name):
             raise ConfigError(f"{path}: {name!r} is not a dotted name such as rl_lab.components.mlp.MLP")
-        if not self.allows(name.rpartition(".")[0]):
+        module = name.rpartition(".")[0]
+        _reject_internal(path, module)
+        if not self.allows(module):
             choices = ", ".join(f"{prefix}.*" for prefix in self.prefixes)
             raise ConfigError(f"{path}: {name!r} is not allowed (choices: {choices}; declare your own with --plugin)")
         return name
@@ -65,11 +75,16 @@ class AllowList:
         if found is None:
             raise ConfigError(f"{path}: " + unknown_name(f"name in {module_name}", attribute, public))
         if not self._is_buildable(found):
-            raise ConfigError(f"{path}: {name!r} is not a class or function of an allowed package")
+            raise ConfigError(f"{path}: {name!r} is not a class or function that a config may name")
         return found
 
     def _is_buildable(self, value: Any) -> bool:
-        return (inspect.isclass(value) or inspect.isfunction(value)) and self.allows(value.__module__)
+        if not (inspect.isclass(value) or inspect.isfunction(value)) or not self.allows(value.__module__):
+            return False
+        if not _lies_in(value.__module__, (_OWN,)):
+            return True
+        is_kind = inspect.isclass(value) or _lies_in(value.__module__, FUNCTIONS)
+        return is_kind and not value.__name__.startswith("_")
 
     def _import(self, path: str, name: str) -> Any:
         try:
@@ -82,25 +97,41 @@ class AllowList:
             raise ConfigError(f"{path}: {name} needs the package {missing!r}, which is not installed") from error
 
     def check_tree(self, tree: Any, path: str = "") -> None:
-        """Check every `_target_`, every `module:function` and every underscore key, however deep, importing nothing."""
+        """Check every `_target_`, every `module:function` and every underscore key, however deep.
+
+        Nothing is imported but the lab's own modules.
+        """
         for where, key, value in _walk(tree, path):
             if key == "_target_":
                 self.check_name(where, value)
             elif isinstance(key, str) and key.startswith("_") and key.endswith("_") and key not in TARGET_KEYS:
                 raise ConfigError(f"{where}: " + unknown_name("key", key, TARGET_KEYS))
-            elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
-                self._check_reference(where, match["module"])
+            elif isinstance(value, str) and (reference := split_reference(value)) is not None:
+                self._check_reference(where, reference)
 
-    def _check_reference(self, path: str, module: str) -> None:
+    def _check_reference(self, path: str, reference: Reference) -> None:
         """Refuse `module:anything` unless the module is allowed: whoever resolves it imports the module."""
+        module, name = reference
+        _reject_internal(path, module)
         if not self.allows(module):
             choices = ", ".join(self.prefixes)
             raise ConfigError(f"{path}: module {module!r} is not allowed (choices: {choices}; your own with --plugin)")
+        if _lies_in(module, (_OWN,)):  # an environment's name is looked up elsewhere, where no kind is asked for
+            self.load(path, f"{module}.{name}")
 
     def resolve_reference(self, path: str, text: str) -> Any:
         """Return the function that `module:function` names, or `text` itself when it is not of that form."""
-        match = _REFERENCE.fullmatch(text)
-        return self.load(path, f"{match['module']}.{match['name']}") if match else text
+        reference = split_reference(text)
+        return text if reference is None else self.load(path, ".".join(reference))
+
+
+def _reject_internal(path: str, module: str) -> None:
+    if _lies_in(module, INTERNAL):
+        raise ConfigError(f"{path}: {module!r} is not allowed: it works for the lab's own classes, not for configs")
+
+
+def _lies_in(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def _walk(tree: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import torch
 from rl_lab.config.free_memory import free_host_memory
 from rl_lab.core.buffer import Buffer, Footprint
 from rl_lab.core.errors import ConfigError
+from rl_lab.tracking.segments import PREFIX
 
 DISK = "disk"
 _OFFERED = 0.95  # of what is free: networks, batches and other programs want some of it too
+_ON_DISK = 2  # times: mapped rows, and those of the last checkpoint; older ones share with it what did not change
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -30,16 +33,30 @@ def check_room(
     `nodes` are the buffers' config. Files go under `root`; those that an earlier process of `run` left there are room
     already taken, not wanted again.
     """
-    prints = {name: found for name, buffer in buffers.items() if (found := buffer.footprint()) is not None}
     places: dict[str, dict[str, Footprint]] = {}
-    for name, footprint in prints.items():
-        places.setdefault(_place(footprint), {})[name] = footprint
+    for name, buffer in buffers.items():
+        for footprint in buffer.footprint():
+            group = places.setdefault(_place(footprint), {})
+            path = ".".join(filter(None, (name, footprint.part)))
+            group[path] = _joined(group[path], footprint) if path in group else footprint
     for place, group in places.items():
         free = _free(place, root, run)
-        if free is not None and sum(footprint.num_bytes for footprint in group.values()) > free:
-            keys = {name: capacity_key(f"buffers.{name}", nodes.get(name)) for name in group}
+        if free is not None and sum(map(_bytes_there, group.values())) > free:
+            keys = {path: capacity_key(f"buffers.{path}", _node(nodes, path)) for path in group}
             raise ConfigError(_refusal(place, group, free, keys))
-    return [_line(name, footprint) for name, footprint in prints.items()]
+    return [_line(path, footprint) for group in places.values() for path, footprint in group.items()]
+
+
+def _joined(one: Footprint, other: Footprint) -> Footprint:
+    """Return what a buffer takes up for two things about the same steps."""
+    return one._replace(num_bytes=one.num_bytes + other.num_bytes, capacity=max(one.capacity, other.capacity))
+
+
+def _node(nodes: Mapping[str, Any], path: str) -> Any:
+    node: Any = nodes
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
 
 
 def capacity_key(path: str, node: Any) -> str:
@@ -65,28 +82,35 @@ def human(num_bytes: float) -> str:
     return f"{num_bytes:.0f} {_UNITS[power]}" if power == 0 else f"{num_bytes:.1f} {_UNITS[power]}"
 
 
-def _line(name: str, footprint: Footprint) -> str:
-    return f"buffer {name}: {_need(footprint)} on {_place(footprint)} when full"
+def _line(path: str, footprint: Footprint) -> str:
+    return f"buffer {path}: {_need(footprint)} on {_place(footprint)} when full, without what act adds"
 
 
 def _need(footprint: Footprint) -> str:
     per_step = -(-footprint.num_bytes // footprint.capacity)
-    return f"{footprint.capacity:,} steps of {per_step:,} bytes, {human(footprint.num_bytes)}"
+    again = " and as much again in checkpoints" if _bytes_there(footprint) > footprint.num_bytes else ""
+    return f"{footprint.capacity:,} steps of {per_step:,} bytes, {human(footprint.num_bytes)}{again}"
+
+
+def _bytes_there(footprint: Footprint) -> int:
+    is_twice = footprint.is_on_disk and footprint.is_in_checkpoints
+    return footprint.num_bytes * (_ON_DISK if is_twice else 1)
 
 
 def _refusal(place: str, group: Mapping[str, Footprint], free: int, keys: Mapping[str, str]) -> str:
     """Say what the largest buffer of those in one place would have to be; each of them when one alone cannot yield."""
-    largest = max(group, key=lambda name: group[name].num_bytes)
-    total = sum(footprint.num_bytes for footprint in group.values())
-    others = total - group[largest].num_bytes
+    sizes = {name: _bytes_there(footprint) for name, footprint in group.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    total = sum(sizes.values())
+    others = total - sizes[largest]
     offered = int(_OFFERED * free)
     if others <= offered:
         fitting = {largest: offered - others}
     else:
-        fitting = {name: footprint.num_bytes * offered // total for name, footprint in group.items()}
+        fitting = {name: size * offered // total for name, size in sizes.items()}
     wanted = "; ".join(f"{keys[name]}: {_need(group[name])}" for name in fitting)
     beside = f" beside {human(others)} of other buffers" if others and len(fitting) == 1 else ""
-    most = {name: room * group[name].capacity // group[name].num_bytes for name, room in fitting.items()}
+    most = {name: room * group[name].capacity // sizes[name] for name, room in fitting.items()}
     listed = ", ".join(f"{keys[name]}={count}" for name, count in most.items())
     return f"{wanted}, does not fit{beside} into the {human(free)} that are free on {place}; at most {listed}"
 
@@ -117,7 +141,15 @@ def _free_on_disk(root: Path, run: Path | None) -> int:
     place = root.absolute()
     while not place.exists():
         place = place.parent
-    taken = 0
-    for folder, _, names in os.walk(run / "buffers") if run is not None else ():
-        taken += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-    return shutil.disk_usage(place).free + taken
+    free = shutil.disk_usage(place).free
+    if run is None:
+        return free
+    rows = _allocated((run / "buffers").rglob("*"))
+    copies = _allocated((run / "checkpoints").glob(f"*/{PREFIX}*"))
+    return free + rows + min(rows, copies)  # further copies are of buffers in memory, or of steps long gone
+
+
+def _allocated(paths: Iterable[Path]) -> int:
+    """Return what files take up on the disk, each once however many names it has; holes take nothing."""
+    files = {info.st_ino: info for path in paths if stat.S_ISREG((info := os.lstat(path)).st_mode)}
+    return sum(min(info.st_size, info.st_blocks * 512) for info in files.values())

@@ -23,6 +23,7 @@ from rl_lab.config.schema import ResumeMode
 from rl_lab.core.errors import CheckpointError, ConfigError, RunDirectoryError
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
+from rl_lab.tracking.checkpoint_files import SCHEMA_VERSION
 from rl_lab.tracking.run_directory import RunDirectory
 
 COMPOSED = "composed.yaml"  # the config with its interpolations, beside the resolved config.yaml
@@ -115,7 +116,19 @@ def check_start(start: Start, parts: Parts) -> Start:
         raise CheckpointError(
             f"experiment.device: the run was made on {made_on!r} and is exact only there, not on {device!r}"
         )
+    _reject_older(start)
     return Start(start.source, start.mode, start.checkpoint, check_exact(read_config(start.source), parts.config))
+
+
+def _reject_older(start: Start) -> None:
+    """Refuse a checkpoint in which more than the weights is laid out in another way."""
+    entries = CheckpointStore(start.source.checkpoints).entries()
+    wanted = [each for each in entries if start.checkpoint is None or each.path.name == start.checkpoint.name]
+    if wanted and wanted[-1].schema_version < SCHEMA_VERSION:
+        raise CheckpointError(
+            f"checkpoint {wanted[-1].path} was made by an older lab and cannot be resumed exactly; "
+            "start from the weights with mode warm_start or warm_start_optimizer, or train anew"
+        )
 
 
 def has_checkpoints(run: RunDirectory) -> bool:

@@ -15,6 +15,7 @@ from rl_lab.core.errors import (
 )
 from rl_lab.core.metrics import Mean, Metrics
 from rl_lab.core.phase import BUILT_IN_HOOKS, COLLECT, EVALUATE, HookCall, Phase
+from rl_lab.core.references import Reference, split_reference
 from rl_lab.core.seeding import (
     RngStreams,
     global_rng_state,
@@ -68,6 +69,7 @@ __all__ = [
     "Optimizers",
     "Phase",
     "Ratio",
+    "Reference",
     "RngStreams",
     "RunDirectoryError",
     "Segment",
@@ -88,6 +90,7 @@ __all__ = [
     "isolated_rng",
     "seed_everything",
     "set_global_rng_state",
+    "split_reference",
     "tree_cat",
     "tree_leaves",
     "tree_map",

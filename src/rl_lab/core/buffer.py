@@ -23,16 +23,17 @@ class Segment:
 
     key: str  # unique for ever, a uuid4 in hex
     tensor: Tensor
-    path: Path | None = None  # where these very bytes already lie on disk
 
 
 class Footprint(NamedTuple):
-    """What a buffer will take up once it is full."""
+    """What a buffer will take up in one place once it is full."""
 
     num_bytes: int
     capacity: int  # env steps
     device: torch.device
     is_on_disk: bool = False
+    is_in_checkpoints: bool = True  # whether a checkpoint holds it too
+    part: str = ""  # of a buffer within this one, its path in the config
 
 
 class Buffer(ABC):
@@ -76,9 +77,9 @@ class Buffer(ABC):
         """Return numbers worth logging, computed on the host without waiting for a device."""
         return {"size": float(self.size)}
 
-    def footprint(self) -> Footprint | None:
-        """Return what it will take up once it is full; None when nothing bounds it."""
-        return None
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return what it will take up once it is full, for each place; nothing when nothing bounds it."""
+        return ()
 
     def attach(self, directory: Path) -> None:  # noqa: B027  (most buffers keep no files)
         """Learn where files of its own may lie; called once, before the first `add`."""

@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 
 from rl_lab.environments.hosting.family_options import KWARGS, check_at_least, height_and_width, unknown_task
 from rl_lab.environments.hosting.foreign import config_error, load_package
+from rl_lab.environments.wrappers.base import LifeLoss
+from rl_lab.environments.wrappers.pixels import FrameStack
 
 PREFIX = "ALE/"
 EXTRA = "atari"
 FRAME_SKIP = 4
+FRAME_STACK = 4
 
 Array = NDArray[Any]
 
@@ -35,6 +38,7 @@ def make_env(
     frame_skip: int = FRAME_SKIP,
     repeat_action_probability: float = 0.25,
     full_action_space: bool = False,
+    life_loss: bool = False,
     max_frames: int = 108_000,
     mode: int | None = None,
     difficulty: int | None = None,
@@ -49,6 +53,7 @@ def make_env(
         frame_skip: Frames per action.
         repeat_action_probability: Of sticky actions: that a frame ignores the action and repeats the one before.
         full_action_space: All 18 actions instead of those the game knows.
+        life_loss: End the episode with each life; the game goes on in the next one until it is over.
         max_frames: After which an episode is truncated; no-ops count.
         mode: Of the game; null: its first.
         difficulty: Of the game; null: its first.
@@ -70,9 +75,14 @@ def make_env(
     )
     base.spec = EnvSpec(name)
     game_kwargs: dict[str, Any] = {"frame_skip": frame_skip, "repeat_action_probability": repeat_action_probability}
+    frame_stack = env_kwargs.pop("frame_stack", FRAME_STACK) if preprocessing and life_loss else None
+    if frame_stack is not None:
+        check_at_least("frame_stack", frame_stack, 1)
+        env_kwargs["frame_stack"] = 1  # pictures of the life before are no part of a new episode: stacked outside
     env = AtariPreprocessing(base, **game_kwargs, **env_kwargs) if preprocessing else AtariGame(base, **game_kwargs)
     env.max_episode_steps = math.ceil(max_frames / frame_skip)
-    return env
+    living = LifeLoss(env) if life_loss else env
+    return living if frame_stack is None else FrameStack(living, frames=frame_stack)
 
 
 def rom_of(name: str) -> str:
@@ -147,7 +157,6 @@ class AtariPreprocessing(AtariGame):
         size: Of the picture: one number, or height and width.
         grayscale: False keeps the three colours, one after another in the last axis.
         frame_stack: Pictures on top of each other.
-        life_loss: End the episode with each life; the game goes on in the next one until it is over.
         clip_reward: Replace rewards by their sign; the returns of an evaluation are then clipped as well.
         game_kwargs: `frame_skip` and `repeat_action_probability`, as in `AtariGame`.
     """
@@ -159,8 +168,7 @@ class AtariPreprocessing(AtariGame):
         noop_max: int = 30,
         size: int | Sequence[int] = 84,
         grayscale: bool = True,
-        frame_stack: int = 4,
-        life_loss: bool = False,
+        frame_stack: int = FRAME_STACK,
         clip_reward: bool = False,
         **game_kwargs: Any,
     ) -> None:
@@ -169,67 +177,54 @@ class AtariPreprocessing(AtariGame):
         check_at_least("frame_stack", frame_stack, 1)
         self._cv2 = load_package("cv2", str(env.spec.id) if env.spec else PREFIX, EXTRA)
         self._height, self._width = height_and_width("size", size)
-        self._noop_max, self._life_loss, self._clip_reward = noop_max, life_loss, clip_reward
+        self._noop_max, self._clip_reward = noop_max, clip_reward
         self._actions = env.unwrapped._action_set  # type: ignore[attr-defined]
         self._screen = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         screen = (*self._ale.getScreenDims(), *(() if grayscale else (3,)))
         self._newest, self._before = np.zeros(screen, np.uint8), np.zeros(screen, np.uint8)
-        self._channels, self._lives, self._is_game_over = 1 if grayscale else 3, 0, True
+        self._channels = 1 if grayscale else 3
         self._stack = np.zeros((frame_stack * self._channels, self._height, self._width), np.uint8)
         self.observation_space = spaces.Box(0, 255, (self._height, self._width, len(self._stack)), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode: a new game, or the next life of the running one."""
-        if self._is_game_over or seed is not None or not self._life_loss or not self._goes_on():
-            self._begin_game(seed)
-        self._lives = self._ale.lives()
+        """Begin a game."""
+        self._begin_game(seed)
         self._screen(self._newest)
         self._stack = np.concatenate([self._picture()] * (len(self._stack) // self._channels))
         return self._stack.transpose(1, 2, 0), self._info()
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Hold the action for `frame_skip` frames, or until the episode ends."""
-        reward, is_lost = self._hold(action)
+        reward = self._hold(action)
         self._stack = np.concatenate((self._stack[self._channels :], self._picture()))
-        terminated = is_lost or self._ale.game_over(with_truncation=False)
+        terminated = bool(self._ale.game_over(with_truncation=False))
         truncated = bool(self._ale.game_truncated()) and not terminated
         if self._clip_reward:
             reward = float(np.sign(reward))
         return self._stack.transpose(1, 2, 0), reward, terminated, truncated, self._info()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the pictures and where the game stands; the emulator's own state is that of the layer below."""
-        game = {"lives": self._lives, "is_game_over": self._is_game_over}
-        return {**super().get_state(), **game, "stack": self._stack.copy()}
+        """Return the pictures; the emulator's own state is that of the layer below."""
+        return {**super().get_state(), "stack": self._stack.copy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `get_state`."""
         super().set_state(state)
         self._stack = np.array(state["stack"], dtype=np.uint8)
-        self._lives, self._is_game_over = int(state["lives"]), bool(state["is_game_over"])
 
-    def _hold(self, action: Any) -> tuple[float, bool]:
-        """Act, keep the maximum of the last two screens as `_newest`, return the reward and whether a life was lost."""
-        ale, reward, is_lost = self._ale, 0.0, False
+    def _hold(self, action: Any) -> float:
+        """Act, keep the maximum of the last two screens as `_newest` and return the reward."""
+        ale, reward = self._ale, 0.0
         for frames_left in reversed(range(self.frames_per_step)):
             reward += ale.act(self._actions[self._stick(action)], 1.0)
-            self._is_game_over = ale.game_over(with_truncation=True)
-            if self._life_loss:
-                lives, before = ale.lives(), self._lives
-                self._lives, is_lost = lives, lives < before
-            if self._is_game_over or is_lost:
+            if ale.game_over(with_truncation=True):
                 break
             if frames_left == 1:
                 self._screen(self._before)
         self._screen(self._newest)
         if frames_left == 0 and self.frames_per_step > 1:  # else it ended early, and the frame before was not kept
             np.maximum(self._newest, self._before, out=self._newest)
-        return reward, is_lost
-
-    def _goes_on(self) -> bool:
-        """Hold the no-op in the next life and return whether the game survived it."""
-        self._hold(0)
-        return not self._is_game_over
+        return reward
 
     def _begin_game(self, seed: int | None) -> None:
         self.env.reset(seed=seed)
@@ -238,7 +233,7 @@ class AtariPreprocessing(AtariGame):
             self._ale.act(self._actions[0], 1.0)
             if self._ale.game_over(with_truncation=True):
                 self._ale.reset_game()
-        self._held, self._is_game_over = 0, False
+        self._held = 0
 
     def _picture(self) -> Array:
         """Return the newest screen in its final size, [channels, H, W]."""

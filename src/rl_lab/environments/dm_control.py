@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from rl_lab.environments.exact.dm_control import SimulatorState
-from rl_lab.environments.hosting.family_options import check_choice, height_and_width, unknown_task
+from rl_lab.environments.hosting.family_options import check_at_least, check_choice, height_and_width, unknown_task
 from rl_lab.environments.hosting.foreign import load_package
 
 PREFIX = "dm_control/"
@@ -100,6 +100,7 @@ class DmControlEnv(gymnasium.Env[Any, Array]):
         self._limit(f"{PREFIX}{domain}-{task}", max_episode_steps)
         self._check_camera()
         self._state = SimulatorState(self._dm)
+        self.has_whole_state = self._state.is_whole
         self._keys = sorted(self._dm.observation_spec())
         self.is_watched = True  # False: nobody looks at what `step` returns, so that no picture is drawn
         self.observation_space, self.action_space = self._make_observation_space(), _action_space(self._dm)
@@ -137,7 +138,8 @@ class DmControlEnv(gymnasium.Env[Any, Array]):
 
     def _limit(self, name: str, max_episode_steps: int | None) -> None:
         if max_episode_steps is not None:
-            self._dm._step_limit = max_episode_steps if max_episode_steps > 0 else math.inf
+            check_at_least("max_episode_steps", max_episode_steps, 1)
+            self._dm._step_limit = max_episode_steps
         limit = self._dm._step_limit
         self.max_episode_steps = None if math.isinf(limit) else math.ceil(limit)
         self.spec = EnvSpec(name, max_episode_steps=self.max_episode_steps)

@@ -74,7 +74,8 @@ class GymnasiumEnv(VectorEnv):
         info_keys: Names of numbers in the environment's info that are recorded and logged; `a.b` looks into info["a"].
         rescale_actions: true: bounded actions are in [-1, 1] for the agent; false: never; null: where the bounds differ
             between entries.
-        on_crash: When a worker process dies: raise, or restart it; its episodes then count as truncated.
+        on_crash: When a worker process dies: raise, or restart it (up to 3 times within 100 vector steps); its episodes
+            then count as truncated.
         timeout_s: Seconds a worker may take for one step of its copies before it counts as crashed; null: no limit.
     """
 

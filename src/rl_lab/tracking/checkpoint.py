@@ -52,6 +52,7 @@ class Entry:
     counters: dict[str, int]
     phase: str
     score: float | None
+    schema_version: int
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -140,7 +141,8 @@ class CheckpointStore:
             path = self._path(serial)
             try:
                 manifest = read_manifest(path)
-                sound.append(Entry(serial, path, manifest["counters"], manifest["phase"], manifest["score"]))
+                fields = (manifest[key] for key in ("counters", "phase", "score", "schema_version"))
+                sound.append(Entry(serial, path, *fields))
             except CheckpointError:
                 newer.add(serial)
             except DamagedError:

@@ -26,7 +26,7 @@ from rl_lab.tracking.segments import PREFIX, Stored, key_of, place_segment, read
 from rl_lab.tracking.state_codec import Segments, Tensors, decode
 from rl_lab.tracking.tensor_file import read_tensors, write_tensors
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # of files and state; version 1 has the same files, but its episodes and environments differ
 MANIFEST, TENSORS, STATE = "MANIFEST.json", "tensors.safetensors", "state.json"
 _MAX_MANIFEST_BYTES = 1 << 25  # about 170 bytes for each segment
 

@@ -48,7 +48,7 @@ def key_of(name: str) -> str | None:
 
 
 def place_segment(directory: Path, segment: Segment, stored: Stored | None) -> Stored:
-    """Put a segment into a directory: linked from an earlier checkpoint or from its own path, or else written."""
+    """Put a segment into a directory: linked from an earlier checkpoint, or else written."""
     target = directory / segment_name(segment.key)
     size = segment.tensor.numel() * segment.tensor.element_size()
     if stored is not None and stored.num_bytes == size and _link(stored.path, target, size):
@@ -56,11 +56,10 @@ def place_segment(directory: Path, segment: Segment, stored: Stored | None) -> S
             return stored._replace(path=target)
         target.unlink()
     data = raw_bytes(segment.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
-    for source in (stored.path if stored else None, segment.path):
-        if source is not None and _link(source, target, size):
-            if (sha256 := _digest_of_equal(target, data)) is not None:
-                return Stored(target, sha256, size, _mtime_ns(target))
-            target.unlink()
+    if stored is not None and _link(stored.path, target, size):
+        if (sha256 := _digest_of_equal(target, data)) is not None:
+            return Stored(target, sha256, size, _mtime_ns(target))
+        target.unlink()
     sha256, _ = write_blocks(target, [data])
     return Stored(target, sha256, size, _mtime_ns(target))
 
@@ -101,7 +100,7 @@ def _mtime_ns(path: Path) -> int:
 def read_segments(directory: Path, names: Iterable[str]) -> Segments:
     """Return the raw bytes of those among the files that are segments, by key."""
     paths = {key: directory / name for name in names if (key := key_of(name)) is not None}
-    return {key: Segment(key, _read_bytes(path), path) for key, path in paths.items()}
+    return {key: Segment(key, _read_bytes(path)) for key, path in paths.items()}
 
 
 def _read_bytes(path: Path) -> Tensor:

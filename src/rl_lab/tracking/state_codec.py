@@ -76,7 +76,7 @@ def decode(
         return tuple(decode(part, tensors, segments) for part in value)
     if tag == "segment":
         raw = segments[value]
-        return Segment(raw.key, _decode_bytes(raw.tensor, *rest), raw.path)
+        return Segment(raw.key, _decode_bytes(raw.tensor, *rest))
     if tag == "tensor":
         return tensors[value]
     if tag in ("bytes", "array"):

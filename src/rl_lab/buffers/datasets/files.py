@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -21,7 +20,7 @@ _LOCK = ".writer.lock"
 
 def commit(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` fill a temporary file, force it to the disk and give it its name in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(f"{UNFINISHED}{secrets.token_hex(4)}-{path.name}")  # ends like the file it becomes
     try:
         write(temporary)
@@ -57,6 +56,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def make_directory(path: Path) -> None:
+    """Create a directory, and those above it, so that a power cut does not take them back."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -75,19 +83,10 @@ def remove_unfinished(root: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def hash_files(paths: list[Path]) -> str:
-    """Return one sha256 over the bytes of some files, in their order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        data = path.read_bytes()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
-
-
 def lock_for_writing(root: Path) -> BinaryIO:
     """Create the directory and become its only writer until the returned file is closed or the process ends."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_directory(root)
         file = open(root / _LOCK, "ab")  # noqa: SIM115  (held open as long as the writer lives)
     except OSError as error:
         raise DatasetError(f"{root} cannot be written: {reason(error)}") from error

@@ -5,6 +5,7 @@ An episode is a tree of NumPy arrays in time order, laid out as everywhere in th
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,6 +95,15 @@ class Episode:
         """Return what each array looks like."""
         return {name: Field(str(array.dtype), array.shape[1:]) for name, array in self.arrays().items()}
 
+    def sha256(self) -> bytes:
+        """Return a hash of all numbers, whatever files they came from."""
+        finals = {f"final {name}": array for name, array in named(self.final_observation).items()}
+        digest = hashlib.sha256(f"{self.terminated} {self.has_final_observation}".encode())
+        for name, array in sorted({**self.arrays(), **finals}.items()):
+            digest.update(f" {name} {array.dtype} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.digest()
+
 
 def named(observations: Observations) -> dict[str, Array]:
     """Return the arrays of an observation under the names that files give them."""
@@ -126,14 +136,11 @@ class EpisodeReader(ABC):
 
     path: Path
     lengths: Sequence[int]  # steps of each episode
+    has_final_observations: bool = True  # False: files have no place for them
 
     @abstractmethod
     def read(self, number: int) -> Episode:
         """Return one episode, checked. Raises DatasetError."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a sha256 of the index, which changes when episodes do."""
 
     def select(self, episodes: Sequence[int] | None) -> list[int]:
         """Return the numbers of the wanted episodes; None is all. Raises when one is not there."""

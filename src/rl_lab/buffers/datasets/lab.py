@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ import safetensors.numpy
 from rl_lab.buffers.datasets.files import (
     commit_bytes,
     commit_json,
-    hash_files,
     holds_files,
     lock_for_writing,
     one_line,
     read_json,
     reason,
     remove_unfinished,
+    sync_directory,
 )
 from rl_lab.buffers.datasets.format import (
     Array,
@@ -45,6 +46,7 @@ from rl_lab.buffers.datasets.format import (
 
 HEADER, INDEX = "dataset.json", "index.jsonl"
 FORMAT, VERSION = "rl-lab-dataset", 1
+_EPISODE = re.compile(r"episode-\d{6,}\.safetensors")  # nothing that leads out of the directory
 
 
 class LabReader(EpisodeReader):
@@ -55,6 +57,8 @@ class LabReader(EpisodeReader):
         self.fields = _read_header(path / HEADER)
         self._entries, _ = _read_index(path / INDEX)
         self.lengths = [entry["steps"] for entry in self._entries]
+        for entry in self._entries:
+            _check_size(path / entry["file"], entry)
 
     def read(self, number: int) -> Episode:
         """Return one episode; every byte is checked against the index."""
@@ -80,10 +84,6 @@ class LabReader(EpisodeReader):
         )
         reject_change(path, self.fields, episode.fields())
         return episode
-
-    def fingerprint(self) -> str:
-        """Return a sha256 of header and index; the index has one of every episode."""
-        return hash_files([self.path / HEADER, self.path / INDEX])
 
 
 class LabWriter(EpisodeWriter):
@@ -160,12 +160,15 @@ def _encode(episode: Episode) -> bytes:
 
 def _append(path: Path, line: bytes) -> None:
     """Add a line durably; when the disk is full, the file is as it was."""
+    is_new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     size = os.fstat(descriptor).st_size
     try:
         if os.write(descriptor, line) != len(line):
             raise DatasetError(f"{path} cannot be written: disk full")
         os.fsync(descriptor)
+        if is_new:
+            sync_directory(path.parent)
     except (OSError, DatasetError) as error:
         os.ftruncate(descriptor, size)
         if isinstance(error, OSError):
@@ -202,7 +205,7 @@ def _read_index(path: Path) -> tuple[list[dict[str, Any]], int]:
                 type(entry["steps"]) is int
                 and entry["steps"] > 0
                 and type(entry["bytes"]) is int
-                and Path(entry["file"]).name == entry["file"]  # nothing leads out of the directory
+                and _EPISODE.fullmatch(entry["file"]) is not None
                 and type(entry["sha256"]) is str
             )
         except (ValueError, KeyError, TypeError):
@@ -213,13 +216,18 @@ def _read_index(path: Path) -> tuple[list[dict[str, Any]], int]:
     return entries, whole
 
 
-def _read_arrays(path: Path, entry: dict[str, Any]) -> tuple[dict[str, str], dict[str, Array]]:
+def _check_size(path: Path, entry: dict[str, Any]) -> None:
     try:
-        data = path.read_bytes()
+        size = path.stat().st_size
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {reason(error)}") from error
-    if len(data) != entry["bytes"]:
-        raise DatasetError(f"{path} has {len(data)} bytes instead of {entry['bytes']}")
+    if size != entry["bytes"]:
+        raise DatasetError(f"{path} has {size} bytes instead of {entry['bytes']}")
+
+
+def _read_arrays(path: Path, entry: dict[str, Any]) -> tuple[dict[str, str], dict[str, Array]]:
+    _check_size(path, entry)
+    data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise DatasetError(f"{path} was changed: its sha256 is not the one in {INDEX}")
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError(f"{error.name} is not installed: pip install 'rl-lab[lerobot-data]'") from error
 
+_FORMATS = ("PNG", "JPEG")  # what is written, too; Pillow knows others that run programs
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -142,10 +144,15 @@ def pictures_from_arrow(where: str, column: Any, feature: Feature, root: Path) -
     height, width, channels = feature.shape
     if channels not in _MODES:
         raise DatasetError(f"{where} has {channels} channels; pictures have {', '.join(map(str, _MODES))}")
-    frames = np.empty((len(column), channels, height, width), dtype=np.uint8)
-    for number, item in enumerate(column):
-        at = f"{where}, row {number}"
-        frames[number] = _decode(at, _picture_bytes(at, item.as_py(), root), feature).transpose(2, 0, 1)
+    frames = np.empty((0, channels, height, width), dtype=np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for number, item in enumerate(column):
+            at = f"{where}, row {number}"
+            picture = _decode(at, _picture_bytes(at, item.as_py(), root), feature).transpose(2, 0, 1)
+            if number == 0:  # only now: what info.json says of the size has been found to be true
+                frames = np.empty((len(column), channels, height, width), dtype=np.uint8)
+            frames[number] = picture
     return frames
 
 
@@ -154,9 +161,8 @@ def _picture_bytes(where: str, item: Any, root: Path) -> bytes:
         raise DatasetError(f"{where} has no picture")
     if item["bytes"] is not None:
         return item["bytes"]
-    path = (root / item["path"]).resolve()
-    if not path.is_relative_to(root.resolve()):
-        raise DatasetError(f"{where} names {item['path']}, which is outside the dataset")
+    if "\0" in item["path"] or not (path := (root / item["path"]).resolve()).is_relative_to(root.resolve()):
+        raise DatasetError(f"{where} names {item['path']!r}, which is outside the dataset")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -166,11 +172,11 @@ def _picture_bytes(where: str, item: Any, root: Path) -> bytes:
 def _decode(where: str, data: bytes, feature: Feature) -> Array:
     height, width, channels = feature.shape
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             if image.size != (width, height):
                 raise DatasetError(f"{where} is {image.size[1]} x {image.size[0]} instead of {height} x {width}")
             pixels = np.asarray(image if image.mode == _MODES[channels] else image.convert(_MODES[channels]))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{where} is not a picture ({one_line(error)})") from error

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rl_lab.buffers.datasets.format import Array, DatasetError, Episode, Field
-from rl_lab.buffers.datasets.lerobot_format import ACTION, AUTOMATIC, Feature, Info
+from rl_lab.buffers.datasets.lerobot_format import ACTION, AUTOMATIC, Feature, Info, check_name
 
 _INFO_PREFIX, _OBS_PREFIX = "complementary_info.", "observation."
 _REWARD, _DONE, _TRUNCATED = "next.reward", "next.done", "next.truncated"
@@ -40,8 +40,7 @@ def columns_of(episode: Episode) -> dict[str, Array]:
     for key, array in episode.infos.items():
         columns[key if key.startswith("next.") else f"{_INFO_PREFIX}{key}"] = array
     for name in columns:
-        if "/" in name:
-            raise DatasetError(f"{name!r} cannot be a LeRobot feature: names have no '/'")
+        check_name("an episode for LeRobot", name)
     return columns
 
 

@@ -24,6 +24,7 @@ AUTOMATIC = {
 }
 PICTURES = ("image", "video")
 VIDEO_CODECS = {"libsvtav1": "av1", "h264": "h264", "hevc": "hevc"}  # encoder -> what info.json calls the stream
+MOST_PIXELS = 1 << 26
 NUMBERS = ("bool", "float16", "float32", "float64", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
 _SIZES = {"chunks_size": CHUNK_SIZE, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
 _PATHS = {
@@ -88,6 +89,8 @@ class Feature:
             raise DatasetError(f"{where}: shape is {list(shape)}, but a picture is [height, width, channels]")
         if any(size < 1 for size in shape):
             raise DatasetError(f"{where}: shape {list(shape)} has a size below 1")
+        if feature.is_picture and shape[0] * shape[1] > MOST_PIXELS:
+            raise DatasetError(f"{where}: shape {list(shape)} is more than the {MOST_PIXELS} pixels a picture may have")
         if feature.dtype not in (*PICTURES, "string", *NUMBERS):
             raise DatasetError(f"{where}: unknown dtype {feature.dtype!r}")
         return feature
@@ -155,13 +158,16 @@ def read_info(root: Path) -> Info:
             raise DatasetError(f"{path}: {key} is {content[key]!r}; only {usual!r} is read")
     if not isinstance(content.get("features"), dict):
         raise DatasetError(f"{path}: features is missing")
-    features = {n: Feature.from_json(f"{path}: features.{n}", entry) for n, entry in content["features"].items()}
+    features = {
+        n: Feature.from_json(f"{path}: features.{check_name(path, n)}", entry)
+        for n, entry in content["features"].items()
+    }
     if missing := sorted((AUTOMATIC.keys() | {ACTION}) - features.keys()):
         raise DatasetError(f"{path}: features has no {missing[0]!r} (it has: {', '.join(features)})")
     extra = read_json(root / EXTRA) if (root / EXTRA).exists() else {}
     scalars = extra.get("scalars", [])
-    if not isinstance(scalars, list):
-        raise DatasetError(f"{root / EXTRA}: scalars is not a list")
+    if not isinstance(scalars, list) or any(f.shape != (1,) for n, f in features.items() if n in scalars):
+        raise DatasetError(f"{root / EXTRA}: scalars is not a list of features of shape [1]")
     return Info(
         fps=fps,
         features=features,
@@ -172,6 +178,15 @@ def read_info(root: Path) -> Info:
         others={key: value for key, value in content.items() if key not in _OWN},
         **counts,
     )
+
+
+def check_name(where: Path | str, name: str) -> str:
+    """Return the name of a feature, which must not lead to another directory: videos lie in one of that name."""
+    if name in ("", ".") or any(part in name for part in ("/", "\\", "..", "\0")):
+        raise DatasetError(
+            f"{where}: features has the name {name!r}; names are not empty and have no '/', '\\' or '..'"
+        )
+    return name
 
 
 def _check_version(path: Path, version: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +109,13 @@ def _row(path: Path, record: Mapping[str, Any], videos: Sequence[str]) -> Episod
             meta=Slot(record["meta/episodes/chunk_index"], record["meta/episodes/file_index"]),
             videos=parts,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{path} lacks the column or value {error}") from error
     places = (row.number, *row.data, *row.meta, *(n for part in parts.values() for n in part.slot))
     if not all(type(n) is int and n >= 0 for n in (*places, begin, end, length)):
         raise DatasetError(f"{path}: episode {row.number} lacks a number, or has one below 0")
+    if not all(0 <= part.begin_s <= part.end_s < math.inf for part in parts.values()):
+        raise DatasetError(f"{path}: episode {row.number} has a video that does not begin and end at a time")
     if length < 1 or end - begin != length:
         raise DatasetError(f"{path}: episode {row.number} has length {length} and frames {begin} to {end}")
     return row

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rl_lab.buffers.datasets.files import hash_files
 from rl_lab.buffers.datasets.format import Array, DatasetError, DoneMeans, Episode, EpisodeReader
 from rl_lab.buffers.datasets.lerobot_columns import from_arrow, open_parquet, pa, pictures_from_arrow, read_table
 from rl_lab.buffers.datasets.lerobot_compaction import finish_compaction
 from rl_lab.buffers.datasets.lerobot_episode import episode_of
-from rl_lab.buffers.datasets.lerobot_format import AUTOMATIC, DATA, EPISODES, INFO, VIDEOS, read_info
+from rl_lab.buffers.datasets.lerobot_format import AUTOMATIC, DATA, VIDEOS, read_info
 from rl_lab.buffers.datasets.lerobot_meta import EpisodeRow, check_data_schema, read_rows, read_tasks
 
 _TIME_TOLERANCE_S = 1e-4
@@ -25,6 +24,8 @@ class LeRobotReader(EpisodeReader):
     the task is that of the first frame.
     """
 
+    has_final_observations = False
+
     def __init__(self, path: Path, *, done_means: DoneMeans = "terminated") -> None:
         self.path, self._done_means = path, done_means
         finish_compaction(path)
@@ -32,6 +33,7 @@ class LeRobotReader(EpisodeReader):
         self._rows = read_rows(path, self.info)
         self._tasks = {number: task for task, number in read_tasks(path).items()}
         self.lengths = [row.length for row in self._rows]
+        self._check_files()
         self._open: tuple[Path, Any, list[tuple[int, int] | None]] | None = None  # the data file of the last episode
 
     def read(self, number: int) -> Episode:
@@ -52,15 +54,18 @@ class LeRobotReader(EpisodeReader):
             raise DatasetError(f"{where}: task_index {automatic['task_index'][0]} is not in meta/tasks.parquet")
         return episode_of(self.info, columns, task or None, done_means=self._done_means, where=where)
 
-    def fingerprint(self) -> str:
-        """Return a sha256 of `info.json` and of the episodes table."""
-        return hash_files([self.path / INFO, *sorted((self.path / EPISODES).glob("*/file-*.parquet"))])
+    def _check_files(self) -> None:
+        """Raise when a file that holds an episode is missing, or a table is not whole."""
+        for path in dict.fromkeys(path for row in self._rows for path in row.files(self.path)):
+            if not path.is_file():
+                raise DatasetError(f"{path} is missing")
+        for path in dict.fromkeys(row.data.path(self.path, DATA) for row in self._rows):
+            check_data_schema(path, open_parquet(path).schema_arrow.names, self.info.features)
 
     def _frames(self, path: Path, row: EpisodeRow) -> Any:
         """Return the rows of one episode; only the row groups that can hold them are read."""
         if self._open is None or self._open[0] != path:
             file = open_parquet(path)
-            check_data_schema(path, file.schema_arrow.names, self.info.features)
             self._open = (path, file, _index_ranges(file))
         _, file, ranges = self._open
         end = row.begin + row.length

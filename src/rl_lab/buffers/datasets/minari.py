@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_lab.buffers.datasets.files import hash_files, one_line
+from rl_lab.buffers.datasets.files import one_line
 from rl_lab.buffers.datasets.format import CHANNELS, Array, DatasetError, Episode, EpisodeReader
 from rl_lab.core.errors import ConfigError
 
@@ -67,10 +67,6 @@ class MinariReader(EpisodeReader):
             final_observation=_as_given({key: array[-1] for key, array in observations.items()}),
             infos={key: array for key, array in infos.items() if array is not None},
         )
-
-    def fingerprint(self) -> str:
-        """Return a sha256 of Minari's metadata, which counts episodes, steps and bytes."""
-        return hash_files([self._data / _METADATA])
 
 
 def _leaves(where: str, tree: Any, path: str = "") -> Any:

@@ -58,16 +58,20 @@ def video_info(frames: Array, fps: float, codec: str) -> dict[str, Any]:
 def read_video(path: Path, begin_s: float, count: int, fps: float, shape: Sequence[int]) -> Array:
     """Return `count` frames from `begin_s` on as [T, C, H, W]; a time without a frame raises."""
     height, width, channels = shape
-    frames = np.empty((count, channels, height, width), dtype=np.uint8)
+    if channels != 3:
+        raise DatasetError(f"{path}: a video has 3 channels, not {channels}")
     found = np.zeros(count, dtype=np.bool_)
     try:
         with av.open(str(path)) as container:
+            _check_size(path, container.streams.video[0], height, width)
+            frames = np.empty((count, channels, height, width), dtype=np.uint8)
             for time_s, frame in _frames_from(container, begin_s):
                 number = round((time_s - begin_s) * fps)
                 if number >= count:
                     break
                 if number >= 0 and abs(time_s - begin_s - number / fps) < TOLERANCE_S:
-                    frames[number] = _pixels(path, frame, height, width)
+                    _check_size(path, frame, height, width)  # a stream may change it
+                    frames[number] = frame.to_ndarray(format="rgb24").transpose(2, 0, 1)
                     found[number] = True
                 if found.all():
                     break
@@ -111,10 +115,9 @@ def _frames_from(container: Any, begin_s: float) -> Any:
         yield float(frame.pts * stream.time_base), frame
 
 
-def _pixels(path: Path, frame: Any, height: int, width: int) -> Array:
-    if (frame.height, frame.width) != (height, width):
-        raise DatasetError(f"{path} is {frame.height} x {frame.width} instead of {height} x {width}")
-    return frame.to_ndarray(format="rgb24").transpose(2, 0, 1)
+def _check_size(path: Path, shown: Any, height: int, width: int) -> None:
+    if (shown.height, shown.width) != (height, width):
+        raise DatasetError(f"{path} is {shown.height} x {shown.width} instead of {height} x {width}")
 
 
 def _rate(fps: float) -> Fraction:

@@ -57,7 +57,13 @@ class RowStore:
         self._changed.update(range(begin // self.slot_steps, (begin + count - 1) // self.slot_steps + 1))
 
     def put(self, index: Tensor, tree: Tree) -> None:
-        """Write rows [R, ...] at `index` [R], each row once; parts that `tree` lacks keep their values."""
+        """Write rows [R, ...] at `index` [R], each row once."""
+        words = torch.zeros(len(index), self.layout.words, dtype=WORD, device=self.device)
+        self.layout.write(words, tree)
+        self.put_words(index, words)
+
+    def patch(self, index: Tensor, tree: Tree) -> None:
+        """Write parts of the rows at `index` [R], each row once; parts that `tree` lacks keep their values."""
         words = self.rows.index_select(0, index)
         self.layout.write(words, tree, is_partial=True)
         self.put_words(index, words)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_lab.core import State
+from rl_lab.core import CheckpointError, State
 
 Array = NDArray[Any]
 
@@ -50,10 +50,16 @@ class SequenceStarts:
 
     def get_state(self) -> State:
         """Return the counters and, where not every row is a start, the starts."""
-        return {"totals": self.totals, "selected": None if self._selected is None else self._selected.get_state()}
+        selected = None if self._selected is None else self._selected.get_state()
+        return {"totals": self.totals, "span": self._span, "selected": selected}
 
     def set_state(self, state: State) -> None:
         """Go on from `state`."""
+        if state["span"] != self._span or (state["selected"] is None) != (self._selected is None):
+            raise CheckpointError(
+                f"the checkpoint's buffer has sequence_length={state['span']} and cross_episodes="
+                f"{state['selected'] is None}, this config asks for {self._span} and {self._selected is None}"
+            )
         self.totals = np.array(state["totals"])
         if self._selected is not None:
             self._selected.set_state(state["selected"])

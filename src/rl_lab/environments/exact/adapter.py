@@ -51,6 +51,17 @@ def plain(value: Any) -> Any:
     return value
 
 
+def has_plain_form(value: Any) -> bool:
+    """Return whether `plain` can take it."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biuf"
+    if isinstance(value, tuple | list):
+        return all(has_plain_form(part) for part in value)
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and has_plain_form(part) for key, part in value.items())
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def unplain(value: Any) -> Any:
     """Return what `plain` was given."""
     if isinstance(value, np.ndarray):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_lab.environments.exact.adapter import has_plain_form, plain, unplain
+
 # What no episode changes and what fills the memory: the geometry and pictures that a model is drawn with.
 CONSTANT = ("mesh_", "tex_", "skin_", "bvh_", "oct_", "flex", "names", "paths", "text_")
-PLAIN = (bool, int, float, str, np.ndarray, type(None))
 
 Array = NDArray[Any]
 
@@ -28,6 +29,11 @@ class SimulatorState:
         self._fields = dict(_arrays(dm.physics.model.ptr))
         self._loaded = {name: field.copy() for name, field in self._fields.items()}
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all that the task remembers has a plain form; otherwise an episode must be replayed."""
+        return all(has_plain_form(value) for _, value in self._memory())
+
     def get(self) -> dict[str, Any]:
         """Return plain numbers, strings and arrays."""
         import mujoco
@@ -39,7 +45,7 @@ class SimulatorState:
         return {
             "simulator": simulator,
             "model": {name: field.copy() for name, field in self._fields.items() if self._is_changed(name)},
-            "task": {name: value for name, value in vars(self._dm.task).items() if isinstance(value, PLAIN)},
+            "task": {name: plain(value) for name, value in self._memory()},
             "random": {"kind": kind, "keys": keys, "position": position, "has_gauss": has_gauss, "cached": cached},
             "step_count": self._dm._step_count,
             "reset_next_step": self._dm._reset_next_step,
@@ -56,7 +62,7 @@ class SimulatorState:
         mujoco.mj_setState(physics.model.ptr, physics.data.ptr, simulator, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_step1(physics.model.ptr, physics.data.ptr)
         for name, value in state["task"].items():
-            setattr(self._dm.task, name, value)
+            setattr(self._dm.task, name, unplain(value))
         keys = np.asarray(random["keys"], dtype=np.uint32)
         cached = (int(random["has_gauss"]), float(random["cached"]))
         self._dm.task.random.set_state((random["kind"], keys, int(random["position"]), *cached))
@@ -64,6 +70,11 @@ class SimulatorState:
         self._dm._reset_next_step = bool(state["reset_next_step"])
         if "hfield_data" in state["model"]:
             self._upload_terrain()
+
+    def _memory(self) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes of the task; its random stream has a state of its own."""
+        task = self._dm.task
+        return ((name, value) for name, value in vars(task).items() if value is not task.random)
 
     def _is_changed(self, name: str) -> bool:
         return self._fields[name].tobytes() != self._loaded[name].tobytes()

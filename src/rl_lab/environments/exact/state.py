@@ -47,6 +47,13 @@ class Remembering(Protocol):
     remembers_episodes: bool
 
 
+@runtime_checkable
+class Doubtful(Protocol):
+    """A layer that tells, once it is made, whether its state is all that an episode depends on."""
+
+    has_whole_state: bool
+
+
 def layers(env: Env) -> Iterator[Env]:
     """Yield the wrappers, outermost first, and then the base."""
     while isinstance(env, gymnasium.Wrapper):
@@ -106,6 +113,8 @@ def plain_rng(tree: Any) -> Any:
 
 def _adapter(layer: Env) -> Adapter | None:
     kind = type(layer)
+    if isinstance(layer, Doubtful) and not layer.has_whole_state:
+        return None
     if Stateful in kind.__mro__ or (kind.__module__.startswith(OURS) and isinstance(layer, Stateful)):
         return _OWN
     adapter = ADAPTERS.get(_name(layer))

@@ -3,7 +3,8 @@
 Workers are spawned (no forked threads or locks), import no torch, and leave SIGINT and SIGTERM to the parent, so that
 an interrupted run can still ask them for their state. They end when the parent closes them or dies.
 A worker that dies, or takes longer than it may, is a fault of the member at work; or, by choice, another one takes over
-its members: their step counts as truncated after the last known observation, and they begin new episodes.
+its members: their step counts as truncated after the last known observation, and they begin new episodes. A worker that
+dies again and again is a fault all the same.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rl_lab.environments.hosting.process_worker import Share, SharedBlock, Share
 CONTEXT = multiprocessing.get_context("spawn")
 CLOSE_S = 5.0  # how long a worker may take to close its members
 TIMED = ("step", "reset")  # what `timeout_s` is about; making and replaying members may take long
+MOST_RESTARTS, RESTART_WINDOW = 3, 100  # of one worker, and within how many vector steps
 logger = logging.getLogger(__name__)
 
 
@@ -55,6 +57,8 @@ class ProcessPool(Backend):
         self._shares = [Share(i, bounds[i], bounds[i + 1] - bounds[i]) for i in range(count)]
         self._seeds = [0] * num_envs  # of the members, as they were last seeded
         self._latest: Arrays = {}  # the observations last returned: a dying worker may leave half-written ones
+        self._steps = 0  # vector steps taken
+        self._restarts: list[list[int]] = [[] for _ in self._shares]  # per worker: after how many steps, the last ones
         self._workers: list[Worker] = []
         self._finalizer = util.Finalize(self, _close_workers, (self._workers,), exitpriority=10)
         with Watch(self._start_error), _signals_left_to_parent():
@@ -72,6 +76,7 @@ class ProcessPool(Backend):
     def step(self, actions: Array) -> Outcome:
         """Step every member, all workers at once."""
         self._actions[...] = actions
+        self._steps += 1
         has_ended = self._ask("step", [None] * len(self._workers))
         obs, terminated, truncated = _copies(self._observations), self._terminated.copy(), self._truncated.copy()
         finals = merge_finals(obs, self._finals, terminated | truncated) if any(has_ended) else None
@@ -146,6 +151,7 @@ class ProcessPool(Backend):
     def _replace(self, lost: Worker, doing: str, index: int, deed: str, what: str) -> bool:
         """Let a new worker take over the share of a lost one; what was begun is reported as truncated."""
         share, rows = lost.share, lost.share.rows
+        self._count_restart(share.worker, index, deed, what)
         logger.warning(
             "environment %r (copy %d, %s) %s; copies %d to %d begin new episodes in a new process",
             *(self._blueprint.recipe.id, index, deed, what, share.first, rows.stop - 1),
@@ -166,6 +172,14 @@ class ProcessPool(Backend):
             for name, final in self._finals.items():
                 final[rows] = self._latest[name][rows]
         return True  # episodes have ended
+
+    def _count_restart(self, worker: int, index: int, deed: str, what: str) -> None:
+        """Raise where restarts do not help: every step would be lost, and the run would never notice."""
+        recent = [step for step in self._restarts[worker] if step > self._steps - RESTART_WINDOW]
+        if len(recent) >= MOST_RESTARTS:
+            often = f"after {MOST_RESTARTS} restarts within {RESTART_WINDOW} vector steps"
+            raise MemberFault(index, deed, f"{what}, {often}: on_crash=restart does not help")
+        self._restarts[worker] = [*recent, self._steps]
 
 
 class Worker:

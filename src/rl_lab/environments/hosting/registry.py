@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rl_lab.core import ConfigError, EnvironmentFault, LabError, unknown_name
+from rl_lab.core import ConfigError, EnvironmentFault, LabError, split_reference, unknown_name
 from rl_lab.environments.exact.state import has_native_state, is_replayable
 from rl_lab.environments.hosting.actions import ActionCodec
 from rl_lab.environments.hosting.codec import ObservationCodec
@@ -53,7 +53,8 @@ def find_recipe(name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper
     """Return how to make the environment of this name; raises ConfigError with the nearest names."""
     if is_universe_name(name):
         name = translate(name)
-    family = next((function for prefix, function in FAMILIES.items() if name.startswith(prefix)), None)
+    is_plain = ":" not in name
+    family = next((function for prefix, function in FAMILIES.items() if is_plain and name.startswith(prefix)), None)
     source = Factory(family, (name,)) if family else _user_source(name)
     registered = source.spec.id if isinstance(source, Registered) else name
     return Recipe(registered, source, dict(kwargs), tuple(wrappers))
@@ -61,14 +62,16 @@ def find_recipe(name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Wrapper
 
 def _user_source(name: str) -> Registered | Factory:
     """Return the source of a registered id, of `module:Id` or of `module:function`."""
-    module, _, registered = name.rpartition(":")
-    if module:
+    reference, registered = split_reference(name), name  # as the allow-list reads it: nothing else is imported
+    if reference is not None:
+        module, registered = reference
         with Watch(lambda error: _importing_error(name, module, error)):
             importlib.import_module(module)  # which registers its ids
-    if module and registered not in gymnasium.registry and registered.isidentifier():
+    if reference is not None and registered not in gymnasium.registry and registered.isidentifier():
+        entry_point = ":".join(reference)
         with Watch(lambda error: ConfigError(f"environment.name {name!r}: {error}")):
-            load_factory(name)
-        return Factory(name)
+            load_factory(entry_point)
+        return Factory(entry_point)
     try:
         spec = copy.deepcopy(gymnasium.spec(registered))
     except gymnasium.error.Error as error:
