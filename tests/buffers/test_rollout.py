@@ -1,6 +1,7 @@
 import torch
 
 from rl_lab.buffers.rollout import RolloutBuffer
+from rl_lab.core import Box, EnvSpec
 
 
 def chunk(start, stop):
@@ -30,3 +31,11 @@ def test_state_does_not_tell_where_chunks_were_cut():
     torch.testing.assert_close(restored.sample(), chunk(0, 6))
     restored.set_state(RolloutBuffer().get_state())
     assert not restored.is_ready()
+
+
+def test_footprint_is_what_a_cycle_collects():
+    spec = EnvSpec("e", Box((17,)), Box((6,)))
+    (footprint,) = RolloutBuffer(num_envs=8, spec=spec, collect_steps=128).footprint()
+    assert footprint.capacity == 1024
+    assert footprint.num_bytes == 1024 * (2 * 17 * 4 + 6 * 4 + 4 + 3)  # two observations, action, reward, three flags
+    assert RolloutBuffer(num_envs=8, spec=spec).footprint() == ()

@@ -75,7 +75,7 @@ def test_what_the_lab_gives_to_buffers_and_to_buffers_within_them(composed, targ
     parts = assemble(config, targets)
     union = parts.context.buffers["rollout"]
     first, second, third = *union.parts, union.named["a"]
-    everything = {"device": torch.device("cpu"), "num_envs": 4, "spec": parts.env.spec}
+    everything = {"device": torch.device("cpu"), "num_envs": 4, "spec": parts.env.spec, "collect_steps": 8}
     assert {key: union.given[key] for key in everything} == everything
     assert {key: first.given[key] for key in everything} == everything
     assert (second.given["seed"], second.given["device"]) == (5, torch.device("meta"))  # the YAML's word counts

@@ -133,11 +133,13 @@ class SizedBuffer(TinyBuffer):
         num_envs: int,
         spec: EnvSpec,
         seed: int,
+        collect_steps: int,
     ) -> None:
         super().__init__()
         if capacity < 1:
             raise ConfigError(f"capacity must be 1 or more, not {capacity}")
         self.given = {"device": torch.device(device), "num_envs": num_envs, "spec": spec, "seed": seed}
+        self.given["collect_steps"] = collect_steps
         self._size, self._place = (capacity, step_bytes), place
         self.attached: list[tuple[str, bool]] = []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rl_lab.core import Batch, Buffer, State, Trajectory, tree_cat, tree_map
+from rl_lab.buffers.storage.layout import expected_row
+from rl_lab.core import Batch, Buffer, EnvSpec, Footprint, State, Trajectory, tree_cat, tree_leaves, tree_map
 
 
 class RolloutBuffer(Buffer):
@@ -12,10 +13,21 @@ class RolloutBuffer(Buffer):
 
     Args:
         device: Where restored chunks go; the lab gives it.
+        num_envs: Environment copies; the lab gives it.
+        spec: What a step looks like; the lab gives it.
+        collect_steps: Vector steps that a cycle of its phase collects; the lab gives it.
     """
 
-    def __init__(self, *, device: torch.device | str = "cpu") -> None:
-        self._device = torch.device(device)
+    def __init__(
+        self,
+        *,
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        collect_steps: int = 0,
+    ) -> None:
+        self._device, self._spec = torch.device(device), spec
+        self._capacity = collect_steps * num_envs
         self._chunks: list[Trajectory] = []
 
     @property
@@ -36,6 +48,14 @@ class RolloutBuffer(Buffer):
         batch = tree_cat(self._chunks)
         self._chunks = []
         return batch
+
+    def footprint(self) -> tuple[Footprint, ...]:
+        """Return the size of what a cycle collects, without what `act` adds."""
+        if self._spec is None or self._capacity == 0:
+            return ()
+        row_bytes = sum(leaf.nbytes for _, leaf in tree_leaves(expected_row(self._spec)))
+        sized_by = "env steps that a cycle collects (training.phases)"
+        return (Footprint(row_bytes * self._capacity, self._capacity, self._device, sized_by=sized_by),)
 
     def get_state(self) -> State:
         """Return the joined content: where chunks were cut is nobody's business."""

@@ -17,6 +17,7 @@ from rl_lab.config.targets import Supply, Targets
 from rl_lab.config.validate import read_phases, reject_idle, reject_unused_buffers, validate
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
 from rl_lab.core.environment import VectorEnv
+from rl_lab.core.phase import COLLECT, Phase
 from rl_lab.core.seeding import RngStreams, seed_everything
 from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
 from rl_lab.core.workflow import Workflow
@@ -50,6 +51,7 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     seed_everything(rng.seed("global"))
     env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
     config = freeze(validate(resolve(composed, dims(env.spec)), targets))
+    phases = read_phases(config, targets)
     with device:
         context = WorkflowContext(
             config=config,
@@ -59,14 +61,13 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
             components=_build_block("components", config, targets),
             controllers=_build_block("controllers", config, targets),
             optimizers=Optimizers(_build_block("optimizers", config, targets)),
-            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env)),
+            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env, phases)),
             rng=rng,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
-    phases = read_phases(config, targets)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
     return Parts(config, composed, targets, env, workflow, context)
@@ -121,10 +122,17 @@ def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:
     return list(space.shape) if isinstance(space, Box) else [flat_dim(space)]
 
 
-def _for_buffers(rng: RngStreams, device: torch.device, env: VectorEnv) -> Supply:
-    """Return what buffers, and buffers within them, are given when they take it: each a random stream of its own."""
+def _for_buffers(rng: RngStreams, device: torch.device, env: VectorEnv, phases: tuple[Phase, ...]) -> Supply:
+    """Return what every buffer, and every buffer within one, is given where it takes it."""
     shared = {"device": device, "num_envs": env.num_envs, "spec": env.spec}
-    return lambda path: {**shared, "seed": rng.seed("buffer", *path.split(".")[1:])}
+
+    def supply(path: str) -> Mapping[str, Any]:
+        names = path.split(".")[1:]
+        calls = [call for phase in phases if phase.buffer == names[0] for call in phase.hooks]
+        collected = max((call.times for call in calls if call.name == COLLECT), default=0)
+        return {**shared, "seed": rng.seed("buffer", *names), "collect_steps": collected}
+
+    return supply
 
 
 def _build_block(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> Named[Any]:

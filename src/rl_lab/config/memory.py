@@ -42,7 +42,10 @@ def check_room(
     for place, group in places.items():
         free = _free(place, root, run)
         if free is not None and sum(map(_bytes_there, group.values())) > free:
-            keys = {path: capacity_key(f"buffers.{path}", _node(nodes, path)) for path in group}
+            keys = {
+                path: footprint.sized_by or capacity_key(f"buffers.{path}", _node(nodes, path))
+                for path, footprint in group.items()
+            }
             raise ConfigError(_refusal(place, group, free, keys))
     return [_line(path, footprint) for group in places.values() for path, footprint in group.items()]
 

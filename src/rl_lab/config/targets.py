@@ -125,7 +125,9 @@ class Targets:
             return functools.partial(target, **accepted | arguments)
         try:
             return target(**accepted | arguments)
-        except ConfigError as error:  # it knows its arguments, and not where the config says them
+        except ConfigError as error:  # most know their arguments, and not where the config says them
+            if f"{path}." in str(error):
+                raise
             raise ConfigError(f"{path}: {error}") from error
 
     def _build_value(self, path: str, value: Any, inherited: Supply, argument: Argument | None = None) -> Any:

@@ -28,7 +28,7 @@ NAMED_BLOCKS: dict[str, type] = {
     "optimizers": torch.optim.Optimizer,
 }
 FREE_BLOCKS = ("environment", "workflow", "algorithm", *NAMED_BLOCKS)
-SUPPLIED_TO_BUFFERS = ("device", "num_envs", "spec", "seed")  # also to buffers within buffers
+SUPPLIED_TO_BUFFERS = ("device", "num_envs", "spec", "seed", "collect_steps")  # also to buffers within buffers
 
 
 def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:

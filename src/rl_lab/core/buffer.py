@@ -34,6 +34,7 @@ class Footprint(NamedTuple):
     is_on_disk: bool = False
     is_in_checkpoints: bool = True  # whether a checkpoint holds it too
     part: str = ""  # of a buffer within this one, its path in the config
+    sized_by: str = ""  # what to make smaller, where that is not the buffer's own `capacity`
 
 
 class Buffer(ABC):
