@@ -172,20 +172,10 @@ def _build_cut(subject: Subject, info_keys: list[str]) -> Any:
 
 def _info_keys(subject: Subject) -> list[str]:
     """Return the names of all numbers in the infos of a few steps."""
+    from rl_lab.environments.checking.recording import number_infos
+
     make = _config(subject).single()
-    if make is None:
-        return []
-    env = make()
-    env.action_space.seed(SEED)
-    env.reset(seed=SEED)
-    found: set[str] = set()
-    for _ in range(3):
-        _, _, terminated, truncated, info = env.step(env.action_space.sample())
-        found |= {key for key, value in info.items() if isinstance(value, int | float | np.number | np.bool_)}
-        if terminated or truncated:
-            env.reset()
-    env.close()
-    return sorted(found)
+    return [] if make is None else number_infos(make(), SEED)
 
 
 def survey(subject: Subject) -> str:

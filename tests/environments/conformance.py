@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rl_lab.environments.checking.random_actions import RandomActions
-from rl_lab.environments.checking.recording import step_digests
+from rl_lab.environments.checking.recording import number_infos, step_digests
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.environments.hosting.registry import find_recipe
 from rl_lab.environments.wrappers.wrapping import build_wrappers
@@ -104,16 +104,7 @@ def _build(case, info_keys=None):
 def _info_keys(arguments):
     """Return the names of all numbers in the infos of a few steps."""
     recipe = find_recipe(arguments["name"], arguments.get("env_kwargs") or {}, build_wrappers(arguments["wrappers"]))
-    env = recipe.make()
-    env.reset(seed=0)
-    found = set(arguments.get("info_keys") or ())
-    for _ in range(3):
-        _, _, terminated, truncated, info = env.step(env.action_space.sample())
-        found |= {key for key, value in info.items() if isinstance(value, int | float | np.number | np.bool_)}
-        if terminated or truncated:
-            env.reset()
-    env.close()
-    return sorted(found)
+    return sorted({*(arguments.get("info_keys") or ()), *number_infos(recipe.make(), seed=0)})
 
 
 def _save(case):

@@ -3,7 +3,8 @@ import os
 
 import pytest
 
-from rl_lab.tracking.atomic import reason, remove_leftovers, replace_file
+from rl_lab.core.durable import reason
+from rl_lab.tracking.atomic import remove_leftovers, replace_file
 
 
 def test_replace_file(tmp_path):

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_lab.buffers.ring import RingBuffer
 from rl_lab.buffers.storage.placement import Storage
 from rl_lab.buffers.storage.runs import Runs
+from rl_lab.buffers.storage.transitions import Annotate
 from rl_lab.core import Batch, Box, ConfigError, EnvSpec, Footprint, LabError, Space, State, Trajectory, unknown_name
 
 STRATEGIES = ("future", "final", "episode", "random")
@@ -66,16 +67,12 @@ class HindsightBuffer(RingBuffer):
         super().__init__(
             capacity,
             batch_size,
-            n_step=1,
             gamma=gamma,
-            min_size=None,
-            frame_stack=1,
             storage=storage,
             device=device,
             num_envs=num_envs,
             spec=spec,
             seed=seed,
-            annotate=self._annotate,
         )
         self._runs = Runs(capacity // num_envs, num_envs, self._home)
         self._reward, self._strategy, self._terminal_reward = reward, strategy, terminal_reward
@@ -112,8 +109,8 @@ class HindsightBuffer(RingBuffer):
         if ring.written:
             self._runs.rebuild(ring.fields["note"].view(ring.length, ring.lanes), ring.written)
 
-    def _annotate(self, joins: Tensor, step: int) -> Tensor:
-        return self._runs.annotate(joins, step)
+    def _annotator(self) -> Annotate:
+        return lambda joins, step: self._runs.annotate(joins, step)  # which is made later, and anew by set_state
 
     def _goal_rows(self, index: Tensor) -> Tensor:
         """Return the rows [B] whose achieved goals are taken for the rows `index` [B]."""

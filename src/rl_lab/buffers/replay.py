@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from rl_lab.buffers.ring import RingBuffer
-from rl_lab.buffers.storage.placement import Storage
-from rl_lab.core import Batch, EnvSpec
+from rl_lab.core import Batch
 
 
 class ReplayBuffer(RingBuffer):
@@ -25,35 +22,6 @@ class ReplayBuffer(RingBuffer):
         spec: What a step looks like; the lab gives it.
         seed: Of the sampler; the lab gives it.
     """
-
-    def __init__(
-        self,
-        capacity: int,
-        batch_size: int,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        min_size: int | None = None,
-        frame_stack: int = 1,
-        storage: Storage = "device",
-        device: torch.device | str = "cpu",
-        num_envs: int = 1,
-        spec: EnvSpec | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            capacity,
-            batch_size,
-            n_step=n_step,
-            gamma=gamma,
-            min_size=min_size,
-            frame_stack=frame_stack,
-            storage=storage,
-            device=device,
-            num_envs=num_envs,
-            spec=spec,
-            seed=seed,
-        )
 
     def sample(self) -> Batch:
         """Return `batch_size` transitions."""

@@ -21,17 +21,17 @@ class RingBuffer(Buffer):
         capacity: int,
         batch_size: int,
         *,
-        n_step: int,
-        gamma: float,
-        min_size: int | None,
-        frame_stack: int,
-        storage: Storage,
-        device: torch.device | str,
-        num_envs: int,
-        spec: EnvSpec | None,
-        seed: int,
-        annotate: Annotate | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        min_size: int | None = None,
+        frame_stack: int = 1,
+        storage: Storage = "device",
+        device: torch.device | str = "cpu",
+        num_envs: int = 1,
+        spec: EnvSpec | None = None,
+        seed: int = 0,
     ) -> None:
+        annotate = self._annotator()
         self._min_size = batch_size if min_size is None else min_size
         _reject_sizes(capacity, batch_size, self._min_size, n_step, frame_stack, gamma, num_envs)
         self.capacity, self.batch_size = capacity // num_envs * num_envs, batch_size
@@ -52,6 +52,10 @@ class RingBuffer(Buffer):
         self._generator = torch.Generator(self._home).manual_seed(seed)
         self._offsets = torch.arange(n_step, device=self._home) * num_envs
         self._powers = torch.tensor([gamma**k for k in range(n_step + 1)], device=self._home)  # [n_step + 1]
+
+    def _annotator(self) -> Annotate | None:
+        """Return what computes a further field of the rows; None: there is none."""
+        return None
 
     @property
     def size(self) -> int:

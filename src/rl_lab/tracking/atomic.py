@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
 from pathlib import Path
 
+from rl_lab.core.durable import fsync_directory
+
 LEFTOVER_PREFIX = ".tmp-"  # of every file and directory that is not finished yet
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def temporary_sibling(path: Path) -> Path:
     """Return an unused name beside `path` that marks something unfinished."""
     return path.with_name(f"{LEFTOVER_PREFIX}{path.name}-{secrets.token_hex(4)}")
-
-
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_durable(path: Path, data: bytes) -> None:
@@ -68,9 +59,3 @@ def remove_leftovers(directory: Path) -> list[str]:
         else:
             path.unlink(missing_ok=True)
     return names
-
-
-def reason(error: OSError) -> str:
-    """Return what the system said, in words a user knows."""
-    text = error.strerror or str(error)
-    return f"disk full ({text})" if error.errno in DISK_FULL else text

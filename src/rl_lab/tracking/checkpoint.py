@@ -6,20 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rl_lab.core.durable import fsync_directory, reason
 from rl_lab.core.errors import CheckpointError, ConfigError
-from rl_lab.tracking.atomic import (
-    fsync_directory,
-    reason,
-    remove_directory,
-    remove_leftovers,
-    replace_file,
-    temporary_sibling,
-)
+from rl_lab.tracking.atomic import remove_directory, remove_leftovers, replace_file, temporary_sibling
 from rl_lab.tracking.checkpoint_files import (
     Content,
     DamagedError,
@@ -162,12 +156,11 @@ class CheckpointStore:
     def _publish(self, path: Path, fill: Callable[[Path], None]) -> None:
         temporary = temporary_sibling(path)
         temporary.mkdir()
-        try:
+        with ExitStack() as cleaning:  # also an interrupt must not leave half a checkpoint behind
+            cleaning.callback(shutil.rmtree, temporary, ignore_errors=True)
             fill(temporary)
             os.rename(temporary, path)
-        except BaseException:  # also an interrupt must not leave half a checkpoint behind
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            cleaning.pop_all()
         fsync_directory(self.directory)
 
     def _point(self, newest: Path, sound: list[Entry]) -> None:

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 import rl_lab
+from rl_lab.core.durable import fsync_directory, reason
 from rl_lab.core.errors import CheckpointError
-from rl_lab.tracking.atomic import fsync_directory, reason, write_durable
+from rl_lab.tracking.atomic import write_durable
 from rl_lab.tracking.segments import PREFIX, Stored, key_of, place_segment, read_segments, segment_name
 from rl_lab.tracking.state_codec import Segments, Tensors, decode
 from rl_lab.tracking.tensor_file import read_tensors, write_tensors

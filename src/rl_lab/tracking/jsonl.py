@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_lab.core.durable import DISK_FULL, reason
 from rl_lab.core.errors import CheckpointError, RunDirectoryError
-from rl_lab.tracking.atomic import DISK_FULL, reason
 
 _TAIL_BYTES = 1 << 16
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rl_lab.core.durable import reason
 from rl_lab.core.errors import RunDirectoryError
-from rl_lab.tracking.atomic import reason
 
 _RETRIES, _RETRY_S = 6, 0.05  # `is_locked` of another process holds it for a moment
 _held: set[int] = set()

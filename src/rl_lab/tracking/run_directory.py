@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from rl_lab.core.durable import reason
 from rl_lab.core.errors import ConfigError, RunDirectoryError
-from rl_lab.tracking.atomic import reason, remove_leftovers, replace_file
+from rl_lab.tracking.atomic import remove_leftovers, replace_file
 from rl_lab.tracking.lock import exclusive_lock, is_locked
 
 SCHEMA_VERSION = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl_lab.buffers.datasets.format import DatasetError
+from rl_lab.core.durable import fsync_directory, reason
 
 UNFINISHED = ".tmp-"  # how the name of every file begins that is not whole yet
 _LOCK = ".writer.lock"
@@ -30,7 +30,7 @@ def commit(path: Path, write: Callable[[Path], Any]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise DatasetError(f"{path} cannot be written: {reason(error)}") from error
-    sync_directory(path.parent)
+    fsync_directory(path.parent)
 
 
 def commit_bytes(path: Path, data: bytes) -> None:
@@ -62,16 +62,7 @@ def make_directory(path: Path) -> None:
         return
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync_directory(path.parent)
 
 
 def remove_unfinished(root: Path) -> None:
@@ -101,12 +92,6 @@ def lock_for_writing(root: Path) -> BinaryIO:
 def holds_files(root: Path) -> bool:
     """Return whether there are files other than a writer's lock; a killed writer may leave empty directories."""
     return any(path.name != _LOCK and not path.is_dir() for path in root.rglob("*"))
-
-
-def reason(error: OSError) -> str:
-    """Return what the system said, in words a user knows."""
-    text = error.strerror or str(error)
-    return f"disk full ({text})" if error.errno in (errno.ENOSPC, errno.EDQUOT) else text
 
 
 def one_line(error: BaseException) -> str:

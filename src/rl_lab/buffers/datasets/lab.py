@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,7 @@ from rl_lab.buffers.datasets.files import (
     lock_for_writing,
     one_line,
     read_json,
-    reason,
     remove_unfinished,
-    sync_directory,
 )
 from rl_lab.buffers.datasets.format import (
     Array,
@@ -43,6 +42,7 @@ from rl_lab.buffers.datasets.format import (
     reject_change,
     unnamed,
 )
+from rl_lab.core.durable import fsync_directory, reason
 
 HEADER, INDEX = "dataset.json", "index.jsonl"
 FORMAT, VERSION = "rl-lab-dataset", 1
@@ -91,12 +91,10 @@ class LabWriter(EpisodeWriter):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock = lock_for_writing(self.path)
-        try:
+        with ExitStack() as held:
+            self._lock = held.enter_context(lock_for_writing(self.path))
             self._fields, self._count = self._open()
-        except BaseException:
-            self._lock.close()
-            raise
+            held.pop_all()  # released by `close`; when the dataset cannot be opened, at once
 
     def save(self, episode: Episode) -> int:
         """Append an episode and return its number."""
@@ -168,7 +166,7 @@ def _append(path: Path, line: bytes) -> None:
             raise DatasetError(f"{path} cannot be written: disk full")
         os.fsync(descriptor)
         if is_new:
-            sync_directory(path.parent)
+            fsync_directory(path.parent)
     except (OSError, DatasetError) as error:
         os.ftruncate(descriptor, size)
         if isinstance(error, OSError):

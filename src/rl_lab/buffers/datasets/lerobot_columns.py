@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from rl_lab.buffers.datasets.files import one_line, reason
+from rl_lab.buffers.datasets.files import one_line
 from rl_lab.buffers.datasets.format import Array, DatasetError
 from rl_lab.buffers.datasets.lerobot_format import Feature
+from rl_lab.core.durable import reason
 from rl_lab.core.errors import ConfigError
 
 try:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rl_lab.buffers.datasets.files import commit, commit_bytes, lock_for_writing, sync_directory
+from rl_lab.buffers.datasets.files import commit, commit_bytes, lock_for_writing
 from rl_lab.buffers.datasets.lerobot_columns import open_parquet, pa, pq, read_table
 from rl_lab.buffers.datasets.lerobot_format import DATA, EPISODES, VIDEOS, Info, Slot
 from rl_lab.buffers.datasets.lerobot_meta import EpisodeRow, VideoPart
+from rl_lab.core.durable import fsync_directory
 
 _STAGING, _MARK, _OLD = ".compaction", "READY", "old"
 _MEGABYTE = 1 << 20
@@ -112,9 +113,9 @@ def _exchange(root: Path) -> None:
                 (staging / _OLD / folder).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(root / folder, staging / _OLD / folder)
             os.replace(staging / folder, root / folder)
-            sync_directory((root / folder).parent)
+            fsync_directory((root / folder).parent)
     (staging / _MARK).unlink()
-    sync_directory(staging)
+    fsync_directory(staging)
     shutil.rmtree(staging)
 
 
@@ -138,7 +139,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # a file system without hard links
         commit(target, lambda path: shutil.copyfile(source, path))
-    sync_directory(target.parent)
+    fsync_directory(target.parent)
 
 
 def _join_parquet(sources: Sequence[Path], target: Path) -> None:

@@ -7,6 +7,7 @@ whole or not at all, and `info.json`, written last, says how many episodes count
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -85,12 +86,10 @@ class LeRobotWriter(EpisodeWriter):
         self._tasks: dict[str, int] = {}
         self._stats: dict[str, Stats] = {}
         self._row_schema: Any = None
-        self._lock = lock_for_writing(self.path)
-        try:
+        with ExitStack() as held:
+            self._lock = held.enter_context(lock_for_writing(self.path))
             self._open()
-        except BaseException:
-            self._lock.close()
-            raise
+            held.pop_all()  # released by `close`; when the dataset cannot be opened, at once
 
     def save(self, episode: Episode) -> int:
         """Append an episode and return its number; its final observation has no place in the format."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -165,3 +166,17 @@ def follow(env: VectorEnv, recording: Recording, start: int, end: int) -> str | 
             if found[name] != expected:
                 return f"{name} at vector step {index + 1}"
     return None
+
+
+def number_infos(env: gymnasium.Env[Any, Any], seed: int) -> list[str]:
+    """Return the names of all numbers in the infos of a few steps of a single environment, and close it."""
+    env.action_space.seed(seed)
+    env.reset(seed=seed)
+    found: set[str] = set()
+    for _ in range(3):
+        _, _, terminated, truncated, info = env.step(env.action_space.sample())
+        found |= {key for key, value in info.items() if isinstance(value, int | float | np.number | np.bool_)}
+        if terminated or truncated:
+            env.reset()
+    env.close()
+    return sorted(found)
