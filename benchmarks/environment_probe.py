@@ -125,6 +125,15 @@ def _dm_control() -> list[str]:
     return [f"dm_control/{domain}-{task}" for domain, task in import_suite().ALL_TASKS]
 
 
+def _robotics() -> list[str]:
+    if importlib.util.find_spec("gymnasium_robotics") is None:
+        return []
+    from rl_lab.environments.robotics import make_env, task_names
+
+    make_env("FetchReach-v4")  # which registers the others
+    return task_names()
+
+
 FAMILIES: dict[str, Callable[[], list[str]]] = {
     "Gymnasium": _gymnasium,
     "dm_control": _dm_control,
@@ -132,6 +141,7 @@ FAMILIES: dict[str, Callable[[], list[str]]] = {
     "MiniGrid": lambda: _registered_by("minigrid", "MiniGrid-", "BabyAI-"),
     "CarRacing": lambda: ["CarRacing-fast"],
     "PushT": lambda: ["gym_pusht/PushT-v0"],
+    "Robotics": _robotics,
 }
 
 
@@ -167,6 +177,8 @@ def _build_cut(subject: Subject, info_keys: list[str]) -> Any:
     changes = _in_one_process(config)
     if "wrappers" in config.arguments:
         changes |= {"wrappers": [*(config.node.get("wrappers") or []), {"time_limit": LIMIT}], "info_keys": info_keys}
+    elif config.node.get("max_episode_steps"):
+        changes |= {"max_episode_steps": min(config.node["max_episode_steps"], LIMIT)}
     return config.build(num_envs=COPIES, **changes)
 
 

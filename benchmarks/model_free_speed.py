@@ -1,11 +1,13 @@
-"""PPO's speed beside Stable-Baselines3 and SBX: env steps per second of the whole training loop, in one run.
+"""Speed beside Stable-Baselines3 and SBX: env steps per second of the whole training loop, in one run.
 
-Same environments, network, batch and number of copies for all. The rounds are interleaved (lab sb3 sbx lab sb3 ...),
+Same environments, networks, batches and updates per step for all. The rounds are interleaved (lab sb3 sbx lab sb3 ...),
 because a shared machine drifts: the ratio is taken within each round, and its median is the result. Every library logs
 as it does by default without a terminal; none evaluates or writes checkpoints. A process gets a core per thread.
+The window begins after the first updates, in which compilers work: what those took longer is `compile_s`.
 
-    python benchmarks/model_free_speed.py                           # about 15 minutes
-    python benchmarks/model_free_speed.py --rounds 1 --window 3 --name try     # does it work at all?
+    python benchmarks/model_free_speed.py                           # about an hour
+    python benchmarks/model_free_speed.py --tasks sac_halfcheetah --threads 2     # other rows of the results stay
+    python benchmarks/model_free_speed.py --rounds 1 --window 3 --name try        # does it work at all?
     python benchmarks/model_free_speed.py --peer my_worker.py .peers/mine/bin/python
 
 A worker takes one JSON argument and prints one JSON line: see `workers/window.py`.
@@ -18,6 +20,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -25,33 +28,46 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import ROOT, markdown_table, run, run_json, write_results
+from harness import RESULTS, ROOT, git_commit, markdown_table, run, run_json, write_results
 
 WORKERS = ROOT / "benchmarks" / "workers"
 PEERS = ROOT / ".peers"
 SHARED = ("torch==2.13.0", "gymnasium==1.4.0", "gymnasium[mujoco]", "mujoco==3.17.0")  # as the lab has them
 PACKAGES = {"sb3": ("stable-baselines3",), "sbx": ("sbx-rl", "jax")}
+
+PPO = {"algorithm": "ppo", "num_envs": 8, "hidden": [64, 64], "learning_starts": 0, "warmup_iterations": 3}
+OFF_POLICY = {"num_envs": 1, "learning_starts": 300, "warmup_iterations": 100}  # env steps; cycles
+CONTINUOUS = OFF_POLICY | {"hidden": [256, 256], "learning_rate": 3e-4, "batch_size": 256}
+SAC = {"buffer_size": 1_000_000, "steps_per_update": 1, "gamma": 0.99, "tau": 0.005}  # temperature: automatic
+TD3 = SAC | {"policy_delay": 2, "target_noise": 0.2, "target_noise_clip": 0.5, "exploration_noise": 0.1}
+DQN = {
+    "buffer_size": 10_000,
+    "steps_per_update": 10,
+    "gamma": 0.99,
+    "target_update_steps": 500,
+    "epsilon": 0.29,  # CleanRL's mean over a run (1 to 0.05 in the first half); a schedule would favour who comes far
+    "max_grad_norm": 10.0,  # Stable-Baselines3 always clips
+}
 TASKS: dict[str, dict[str, Any]] = {
-    "cartpole": {
-        "env_id": "CartPole-v1",
-        "num_envs": 8,
-        "num_steps": 128,
-        "num_epochs": 4,
-        "minibatch_size": 256,
-        "hidden": [64, 64],
-        "learning_rate": 2.5e-4,
-        "use_normalization": False,
-    },
-    "halfcheetah": {
-        "env_id": "HalfCheetah-v5",
-        "num_envs": 8,
-        "num_steps": 256,
-        "num_epochs": 10,
-        "minibatch_size": 64,
-        "hidden": [64, 64],
-        "learning_rate": 3e-4,
-        "use_normalization": True,
-    },
+    "sac_halfcheetah": CONTINUOUS | {"algorithm": "sac", "env_id": "HalfCheetah-v5", "settings": SAC},
+    "sac_pendulum": CONTINUOUS | {"algorithm": "sac", "env_id": "Pendulum-v1", "settings": SAC},
+    "td3_halfcheetah": CONTINUOUS | {"algorithm": "td3", "env_id": "HalfCheetah-v5", "settings": TD3},
+    "dqn_cartpole": OFF_POLICY
+    | {"algorithm": "dqn", "env_id": "CartPole-v1", "hidden": [120, 84], "learning_rate": 2.5e-4, "batch_size": 128}
+    | {"settings": DQN},
+    "ppo_cartpole": PPO
+    | {"env_id": "CartPole-v1", "learning_rate": 2.5e-4, "batch_size": 256}
+    | {"settings": {"num_steps": 128, "num_epochs": 4, "use_normalization": False}},
+    "ppo_halfcheetah": PPO
+    | {"env_id": "HalfCheetah-v5", "learning_rate": 3e-4, "batch_size": 64}
+    | {"settings": {"num_steps": 256, "num_epochs": 10, "use_normalization": True}},
+}
+GOALS = {  # the lab's speed over that library's, with that many threads
+    ("sac", "sb3"): (2.4, {2}),
+    ("sac", "sbx"): (1.5, {2}),
+    ("td3", "sb3"): (2.0, {1, 2}),
+    ("dqn", "sb3"): (2.5, {1, 2}),
+    ("ppo", "sb3"): (3.0, {1, 2}),
 }
 
 
@@ -64,14 +80,23 @@ class Worker(NamedTuple):
 
 def main() -> None:
     args = parse_arguments()
-    workers = {name: Worker(str(peer_python(name)), str(WORKERS / f"{name}_ppo.py")) for name in args.libraries}
-    workers = {"lab": Worker(sys.executable, str(WORKERS / "lab_ppo.py"))} | workers
+    workers = {name: Worker(str(peer_python(name)), str(WORKERS / f"{name}_training.py")) for name in args.libraries}
+    workers = {"lab": Worker(sys.executable, str(WORKERS / "lab_training.py"))} | workers
     workers |= {Path(paths[0]).stem: peer_worker(*paths) for paths in args.peer}
-    rows = []
+    rows = [] if args.fresh else earlier_rows(args)
     for task, threads in product(args.tasks, args.threads):
         rows += measure_rounds(task, threads, workers, args)
+        rows.sort(key=lambda row: (list(TASKS).index(row["task"]), row["threads"]))  # stable: rounds stay in order
         write_results(args.name, rows, summary=summary(rows), tasks=TASKS, seeds=list(range(args.rounds)))
     print(f"\n{markdown_table(summary(rows))}")
+
+
+def earlier_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of the result file that this run does not measure anew."""
+    path = RESULTS / f"{args.name}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    measured = set(product(args.tasks, args.threads))
+    return [row for row in rows if row["task"] in TASKS and (row["task"], row["threads"]) not in measured]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -81,9 +106,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--libraries", nargs="*", choices=PACKAGES, default=list(PACKAGES), help="peers to install")
     parser.add_argument("--peer", nargs="+", action="append", default=[], metavar="PATH", help="worker [python]")
     parser.add_argument("--rounds", type=int, default=3, help="each round has its own seed")
-    parser.add_argument("--warmup", type=float, default=4.0, help="seconds")
+    parser.add_argument("--warmup", type=float, default=4.0, help="seconds after the iterations that compile")
     parser.add_argument("--window", type=float, default=12.0, help="seconds")
+    parser.add_argument("--compile", choices=("auto", "eager", "compiled"), default="auto", help="the lab's updates")
     parser.add_argument("--name", default="model_free_speed", help="of the result files")
+    parser.add_argument("--fresh", action="store_true", help="drop earlier rows of other tasks and threads")
     return parser.parse_args()
 
 
@@ -107,15 +134,19 @@ def peer_python(name: str) -> Path:
 def measure_rounds(
     task: str, threads: int, workers: dict[str, Worker], args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per library and round, the libraries in turns."""
-    for seed, (name, worker) in product(range(args.rounds), workers.items()):
-        spec = TASKS[task] | {"threads": threads, "warmup_s": args.warmup, "window_s": args.window, "seed": seed}
-        with cores(threads):
-            result = run_json([worker.python, worker.script, json.dumps(spec)], OMP_NUM_THREADS=str(threads))
-        row = {"task": task, "threads": threads, "round": seed} | result | {"library": name}
-        speed = f"{row['env_steps_per_s']:,.0f} env steps/s on {row['cores_used']:.2f} cores"
-        print(f"{task} threads={threads} round={seed} {name}: {speed}", flush=True)
-        yield row
+    """Yield one row per library and round, the libraries in turns; the first round finds torch's cache empty."""
+    with tempfile.TemporaryDirectory() as cache, cores(threads):
+        variables = {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": cache}
+        for seed, (name, worker) in product(range(args.rounds), workers.items()):
+            times = {"warmup_s": args.warmup, "window_s": args.window}
+            spec = TASKS[task] | times | {"threads": threads, "seed": seed, "compile": args.compile}
+            result = run_json([worker.python, worker.script, json.dumps(spec)], **variables)
+            row = {"task": task, "threads": threads, "round": seed} | result | {"library": name, "commit": git_commit()}
+            speed = f"{row['env_steps_per_s']:,.0f} env steps/s on {row['cores_used']:.2f} cores"
+            print(
+                f"{task} threads={threads} round={seed} {name}: {speed}, compile {row['compile_s']:.1f} s", flush=True
+            )
+            yield row
 
 
 @contextmanager
@@ -130,26 +161,28 @@ def cores(count: int) -> Iterator[None]:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return per task, thread count and peer: every value, and the median of the ratios within the rounds."""
-    speeds: dict[tuple[str, int, str], list[float]] = {}
-    cores_used: dict[tuple[str, int, str], list[float]] = {}  # below the thread count of 1: the machine was not idle
+    """Return per task, thread count and library: every value, and the median of the ratios within the rounds."""
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for row in rows:
-        key = (row["task"], row["threads"], row["library"])
-        speeds.setdefault(key, []).append(row["env_steps_per_s"])
-        cores_used.setdefault(key, []).append(row["cores_used"])
+        groups.setdefault((row["task"], row["threads"], row["library"]), []).append(row)
     table = []
-    for (task, threads, library), values in speeds.items():
-        ratios = [ours / theirs for ours, theirs in zip(speeds[task, threads, "lab"], values, strict=True)]
+    for (task, threads, library), group in groups.items():
+        speeds = [row["env_steps_per_s"] for row in group]
+        ours = [row["env_steps_per_s"] for row in groups[task, threads, "lab"]]
+        ratios = [] if library == "lab" else [lab / peer for lab, peer in zip(ours, speeds, strict=True)]
+        goal, of_threads = GOALS.get((TASKS[task]["algorithm"], library), (None, set()))
         table.append(
             {
                 "task": task,
                 "threads": threads,
                 "library": library,
-                "env steps/s": " ".join(f"{value:.0f}" for value in values),
-                "median": f"{median(values):.0f}",
-                "cores used": median(cores_used[task, threads, library]),
-                "lab is faster by": "-" if library == "lab" else f"{median(ratios):.2f}x",
-                "in each round": "-" if library == "lab" else " ".join(f"{ratio:.2f}" for ratio in ratios),
+                "env steps/s": " ".join(f"{speed:.0f}" for speed in speeds),
+                "median": f"{median(speeds):.0f}",
+                "cores used": median(row["cores_used"] for row in group),  # below 1: the machine was not idle
+                "compile s": " ".join(f"{row['compile_s']:.1f}" for row in group),
+                "lab is faster by": f"{median(ratios):.2f}x" if ratios else "-",
+                "in each round": " ".join(f"{ratio:.2f}" for ratio in ratios) or "-",
+                "goal": f"{goal}x" if threads in of_threads else "-",
             }
         )
     return table

@@ -15,20 +15,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Task:
-    """What to train on and how to measure it; the same for every library."""
+    """What to train and how to measure it; the same for every library."""
 
+    algorithm: str  # ppo | sac | td3 | dqn
     env_id: str
     num_envs: int
-    num_steps: int  # vector steps per iteration
-    num_epochs: int
-    minibatch_size: int  # rows
-    hidden: tuple[int, int]  # of actor and critic alike, separate networks, tanh
-    learning_rate: float
-    use_normalization: bool  # of observations and rewards
-    threads: int
-    warmup_s: float
+    hidden: list[int]  # widths of actor and critic alike, separate networks; tanh for PPO, relu for the others
+    learning_rate: float  # of every network
+    batch_size: int  # rows of a gradient step
+    settings: dict[str, Any]  # of the algorithm: see TASKS of model_free_speed.py
+    learning_starts: int  # env steps, with random actions, before the first update
+    warmup_iterations: int  # that follow, in which compilers do their work
+    warmup_s: float  # that follow
     window_s: float
+    threads: int
     seed: int
+    compile: str = "auto"  # how the lab runs its updates: auto, eager or compiled
 
 
 def read_task() -> Task:
@@ -39,35 +41,44 @@ def read_task() -> Task:
 class Window:
     """Whole iterations (collect and update) between the end of the warm-up and the end of the window."""
 
-    def __init__(self, warmup_s: float, window_s: float) -> None:
-        self._warmup_s, self._window_s = warmup_s, window_s
-        self._created_at = time.perf_counter()
-        self._cpu_s = 0.0
-        self._start: tuple[float, int] | None = None
-        self._end = (0.0, 0)
-        self._seen = 0  # iterations that began before the window
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._iterations = 0  # with updates that have begun
+        self._first_s = self._warm_s = 0.0  # when the first of them began, and when those of the warm-up had ended
+        self._start: tuple[float, int, int, float] | None = None  # time, env steps, iterations, CPU time
+        self._end: tuple[float, int, int, float] | None = None
 
     def is_over(self, env_steps: int) -> bool:
         """Take note that an iteration begins now; return whether there is nothing left to measure."""
-        now = time.perf_counter()
-        if self._start is None:
-            if self._seen >= 3 and now - self._created_at >= self._warmup_s:  # compilers warm up by calls, not seconds
-                self._start, self._cpu_s = (now, env_steps), time.process_time()
-            self._seen += 1
+        if env_steps < self._task.learning_starts:
             return False
-        self._end = (now, env_steps)
-        return now - self._start[0] >= self._window_s
+        now = time.perf_counter()
+        mark = (now, env_steps, self._iterations, time.process_time())
+        if self._iterations == 0:
+            self._first_s = now
+        if self._iterations == self._task.warmup_iterations:
+            self._warm_s = now
+        self._iterations += 1
+        if self._start is not None:
+            self._end = mark
+            return now - self._start[0] >= self._task.window_s
+        if self._iterations > self._task.warmup_iterations and now - self._warm_s >= self._task.warmup_s:
+            self._start = mark
+        return False
 
     def report(self, library: str, version: str) -> None:
         """Print the one line that the benchmark reads."""
         assert self._start is not None, "the run ended before its window"
-        seconds, env_steps = self._end[0] - self._start[0], self._end[1] - self._start[1]
+        assert self._end is not None, "the run ended before its window"
+        seconds, env_steps, iterations, cpu_s = (end - begin for begin, end in zip(self._start, self._end, strict=True))
+        usual_s = self._task.warmup_iterations * seconds / iterations
         line: dict[str, Any] = {
             "library": library,
             "version": version,
             "env_steps_per_s": env_steps / seconds,
             "env_steps": env_steps,
             "seconds": seconds,
-            "cores_used": (time.process_time() - self._cpu_s) / seconds,
+            "cores_used": cpu_s / seconds,
+            "compile_s": max(0.0, self._warm_s - self._first_s - usual_s),  # what the first iterations took longer
         }
         print(json.dumps(line))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl_lab.buffers.episode import EpisodeBuffer
-from rl_lab.buffers.hindsight import HindsightBuffer
+from rl_lab.buffers.hindsight import HindsightBuffer, Relabel
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.buffers.replay import ReplayBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
@@ -82,7 +82,7 @@ def test_rows_of_the_host_arrive_on_the_device():
 def test_relabelling_and_unions_do_not_wait(strategy):
     trajectory, _ = goal_stream(0, 2, 50)
     buffers = [
-        HindsightBuffer(80, 32, SparseDistance(0.1), strategy=strategy, num_envs=2, device="cuda", seed=seed)
+        HindsightBuffer(80, 32, SparseDistance(0.1), relabel=Relabel(strategy), num_envs=2, device="cuda", seed=seed)
         for seed in (1, 2)
     ]
     for buffer in buffers:

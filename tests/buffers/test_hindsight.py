@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_lab.buffers.hindsight import HindsightBuffer
+from rl_lab.buffers.hindsight import HindsightBuffer, Relabel
 from rl_lab.core import Box, ConfigError, EnvSpec, LabError, tree_leaves, tree_map
 from rl_lab.ops.goal_rewards import SparseDistance
 from tests.buffers.streams import pieces
@@ -62,9 +62,7 @@ def sparse(achieved, desired):
 def test_goals_are_those_a_plain_loop_allows(strategy, length, lanes, seed):
     steps = 60
     trajectory, episodes = goal_stream(seed, lanes, steps, end_share=0.15)
-    buffer = HindsightBuffer(
-        length * lanes, 5, sparse, strategy=strategy, relabel_probability=1.0, num_envs=lanes, seed=seed
-    )
+    buffer = HindsightBuffer(length * lanes, 5, sparse, relabel=Relabel(strategy, 1.0), num_envs=lanes, seed=seed)
     written, seen = 0, {}
     for piece in pieces(np.random.default_rng(seed), trajectory):
         buffer.add(piece)
@@ -97,13 +95,13 @@ def test_goals_are_those_a_plain_loop_allows(strategy, length, lanes, seed):
 
 def test_a_segment_of_an_episode_knows_no_goals_beyond_its_cut():
     trajectory, _ = goal_stream(0, 1, 30, end_share=0.0)
-    buffer = HindsightBuffer(100, 50, sparse, strategy="episode", relabel_probability=1.0)
+    buffer = HindsightBuffer(100, 50, sparse, relabel=Relabel("episode", 1.0))
     segments = [(0, 15), (16, 29)]  # step 15 was not stored
     for begin, end in segments:
         buffer.add(tree_map(lambda leaf, b=begin, e=end: leaf[b:e], trajectory))
     with pytest.raises(LabError, match="it needs 50"):
         buffer.sample()
-    buffer = HindsightBuffer(100, 20, sparse, strategy="episode", relabel_probability=1.0)
+    buffer = HindsightBuffer(100, 20, sparse, relabel=Relabel("episode", 1.0))
     for begin, end in segments:
         buffer.add(tree_map(lambda leaf, b=begin, e=end: leaf[b:e], trajectory))
     for _ in range(20):
@@ -120,7 +118,7 @@ def test_a_segment_of_an_episode_knows_no_goals_beyond_its_cut():
 
 def test_a_share_is_relabelled_and_the_rest_is_left_alone():
     trajectory, _ = goal_stream(3, 2, 50)
-    buffer = HindsightBuffer(100, 100, sparse, relabel_probability=0.25, num_envs=2, gamma=0.5, seed=4)
+    buffer = HindsightBuffer(100, 100, sparse, relabel=Relabel(probability=0.25), num_envs=2, gamma=0.5, seed=4)
     buffer.add(trajectory)
     relabelled = 0
     for _ in range(50):
@@ -135,8 +133,8 @@ def test_a_share_is_relabelled_and_the_rest_is_left_alone():
 
 def test_reached_goals_end_the_episode_when_that_is_asked_for():
     trajectory, _ = goal_stream(3, 2, 50, end_share=0.5)
-    options = {"strategy": "future", "relabel_probability": 0.5, "num_envs": 2, "gamma": 0.5}
-    buffer = HindsightBuffer(100, 100, sparse, terminal_reward=0.0, **options)
+    options = {"relabel": Relabel("future", 0.5, terminal_reward=0.0), "num_envs": 2, "gamma": 0.5}
+    buffer = HindsightBuffer(100, 100, sparse, **options)
     buffer.add(trajectory)
     flags = {name: trajectory[name].flatten() for name in ("terminated", "truncated")}
     for _ in range(5):
@@ -153,7 +151,7 @@ def test_state_goes_on_exactly_and_cuts_change_nothing(strategy):
     trajectory, _ = goal_stream(8, 2, 90, end_share=0.05)  # some episodes are longer than the ring
     first, second = (tree_map(lambda leaf, s=part: leaf[s], trajectory) for part in (slice(0, 70), slice(70, 90)))
     whole, cut, again = (
-        HindsightBuffer(40, 16, sparse, strategy=strategy, num_envs=2, seed=seed) for seed in (1, 1, 9)
+        HindsightBuffer(40, 16, sparse, relabel=Relabel(strategy), num_envs=2, seed=seed) for seed in (1, 1, 9)
     )
     whole.add(first)
     for piece in pieces(np.random.default_rng(1), first):
@@ -171,10 +169,10 @@ def test_state_goes_on_exactly_and_cuts_change_nothing(strategy):
 
 
 def test_wrong_use_is_named():
-    with pytest.raises(ConfigError, match="unknown strategy of a hindsight buffer 'later'"):
-        HindsightBuffer(10, 2, sparse, strategy="later")
-    with pytest.raises(ConfigError, match="relabel_probability must be between 0 and 1, not 2"):
-        HindsightBuffer(10, 2, sparse, relabel_probability=2)
+    with pytest.raises(ConfigError, match=r"unknown relabel\.strategy 'later'"):
+        Relabel("later")
+    with pytest.raises(ConfigError, match=r"relabel\.probability must be between 0 and 1, not 2"):
+        Relabel(probability=2)
     with pytest.raises(ConfigError, match="the environment has Box"):
         HindsightBuffer(10, 2, sparse, spec=EnvSpec("x", Box((3,)), Box((1,))))
     picture = {"achieved_goal": Box((3, 8, 8), torch.uint8), "desired_goal": Box((3, 8, 8), torch.uint8)}
@@ -195,7 +193,7 @@ def test_an_empty_state_forgets_the_episodes():
 
     def fresh():
         spec = EnvSpec("e", {key: Box((1,)) for key in ("observation", "achieved_goal", "desired_goal")}, Box((1,)))
-        return HindsightBuffer(40, 16, sparse, strategy="episode", num_envs=2, spec=spec, seed=4)
+        return HindsightBuffer(40, 16, sparse, relabel=Relabel("episode"), num_envs=2, spec=spec, seed=4)
 
     empty = fresh().get_state()
     used, new = fresh(), fresh()

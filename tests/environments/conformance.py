@@ -98,6 +98,8 @@ def _build(case, info_keys=None):
         if not case.is_in_workers:
             arguments["backend"] = "sync"  # both give the same state
         arguments["info_keys"] = _info_keys(arguments) if info_keys is None else info_keys
+    elif "max_episode_steps" in arguments:
+        arguments["max_episode_steps"] = min(arguments["max_episode_steps"], max(case.steps // 3, 2))
     return kind(**arguments | {"num_envs": NUM_ENVS})
 
 

@@ -25,13 +25,17 @@ FEWER = {
     "CarRacing-fast": 60,
     "ALE/": 36,
     "gym_pusht/": 60,
+    "Fetch": 90,
     "BabyAI-": 90,
     "MiniGrid-": 150,
     "dm_control/": 90,
     "Humanoid": 180,
     "BipedalWalker": 180,
 }
-PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "gym_pusht/": "gym_pusht"}
+PACKAGES = {
+    **{"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "gym_pusht/": "gym_pusht"},
+    "Fetch": "gymnasium_robotics",
+}
 PIXELS = ["grayscale", {"resize": 32}, {"frame_stack": 3}]
 STACKS = {
     "limits and repeats": {"name": "HalfCheetah-v5", "wrappers": [{"time_limit": 150}, {"action_repeat": 2}]},

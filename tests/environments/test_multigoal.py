@@ -5,9 +5,9 @@ from rl_lab.environments.multigoal import MultiGoal
 from tests.environments.rollouts import assert_equal
 
 
-def at(*positions):
+def at(*positions, **options):
     """Return an environment whose copies stand at these positions."""
-    env = MultiGoal(len(positions))
+    env = MultiGoal(len(positions), **options)
     env.reset(0)
     state = env.get_state()
     state["dynamics"]["position"] = torch.tensor(positions)
@@ -35,6 +35,23 @@ def test_rewards_by_hand(position, action, landing, reward, terminated):
     assert step.rewards.item() == pytest.approx(reward)
     assert step.terminated.tolist() == [terminated]
     assert step.truncated.tolist() == [False]
+
+
+def test_tasks_have_rewards_of_their_own():
+    env = at((0.0, 3.5), (0.0, 0.0), tasks={"north": ["north"], "poles": ["north", "south"]})
+    step = env.step(torch.tensor([[0.0, 1.0], [0.0, -0.5]]))
+    # by hand, as above, but the nearest goal is one of the task's
+    assert step.infos["north"].tolist() == pytest.approx([10.0 - 30.0 - 0.25, -7.5 - 5.5**2])
+    assert step.infos["poles"].tolist() == pytest.approx([10.0 - 30.0 - 0.25, -7.5 - 4.5**2])
+    assert step.rewards.tolist() == pytest.approx([10.0 - 30.0 - 0.25, -7.5 - 4.5**2])
+
+
+def test_goals_are_reported_where_asked_for():
+    places = ((4.5, 0.0), (-4.5, 0.0), (0.0, 4.5), (0.0, -4.5), (0.0, 0.0))
+    step = at(*places, report_goals=True).step(torch.zeros(5, 2))
+    assert list(step.infos) == ["at_east", "at_west", "at_north", "at_south"]
+    assert torch.equal(torch.stack(list(step.infos.values()), -1), torch.eye(5)[:, :4])
+    assert not at(*places).step(torch.zeros(5, 2)).infos
 
 
 def test_an_episode_is_cut_after_30_steps():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,28 @@ GOALS = ("achieved_goal", "desired_goal")
 GoalReward = Callable[[Tensor, Tensor], Tensor]  # (achieved [B, D], desired [B, D]) -> rewards [B]
 
 
+@dataclass(frozen=True)
+class Relabel:
+    """Which steps get another goal, and which.
+
+    Args:
+        strategy: Achieved when: future (at this step or later), final (at the last one), episode (at any step of the
+            episode), random (at any step of any episode).
+        probability: Share of the steps that get another goal.
+        terminal_reward: Relabelled steps with at least this reward are terminal and no others; null: flags stay.
+    """
+
+    strategy: Literal["future", "final", "episode", "random"] = "future"
+    probability: float = 0.8
+    terminal_reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ConfigError(unknown_name("relabel.strategy", self.strategy, STRATEGIES))
+        if not 0.0 <= self.probability <= 1.0:
+            raise ConfigError(f"relabel.probability must be between 0 and 1, not {self.probability}")
+
+
 class HindsightBuffer(RingBuffer):
     """Draws env steps uniformly and gives some of them a goal that was achieved, with the reward that goes with it.
 
@@ -30,11 +53,9 @@ class HindsightBuffer(RingBuffer):
         capacity: Env steps to keep, shared by all environment copies.
         batch_size: Transitions per batch.
         reward: Node or `module:function` that gives rewards [B] for achieved and desired goals [B, D].
-        strategy: Achieved when: future (at this step or later), final (at the last one), episode (at any step of the
-            episode), random (at any step of any episode).
-        relabel_probability: Share of the steps that get another goal.
-        terminal_reward: Relabelled steps with at least this reward are terminal and no others; null: flags stay.
+        relabel: Which steps get another goal, and which.
         gamma: Discount per step.
+        min_size: Env steps before the first batch; null: batch_size.
         storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
         device: Where batches go; the lab gives it.
         num_envs: Environment copies; the lab gives it.
@@ -48,26 +69,22 @@ class HindsightBuffer(RingBuffer):
         batch_size: int,
         reward: GoalReward,
         *,
-        strategy: Literal["future", "final", "episode", "random"] = "future",
-        relabel_probability: float = 0.8,
-        terminal_reward: float | None = None,
+        relabel: Relabel = Relabel(),  # noqa: B008  (frozen)
         gamma: float = 0.99,
+        min_size: int | None = None,
         storage: Storage = "device",
         device: torch.device | str = "cpu",
         num_envs: int = 1,
         spec: EnvSpec | None = None,
         seed: int = 0,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise ConfigError(unknown_name("strategy of a hindsight buffer", strategy, STRATEGIES))
-        if not 0.0 <= relabel_probability <= 1.0:
-            raise ConfigError(f"relabel_probability must be between 0 and 1, not {relabel_probability}")
         if spec is not None:
             _reject_space(spec.observation)
         super().__init__(
             capacity,
             batch_size,
             gamma=gamma,
+            min_size=min_size,
             storage=storage,
             device=device,
             num_envs=num_envs,
@@ -75,8 +92,7 @@ class HindsightBuffer(RingBuffer):
             seed=seed,
         )
         self._runs = Runs(capacity // num_envs, num_envs, self._home)
-        self._reward, self._strategy, self._terminal_reward = reward, strategy, terminal_reward
-        self._probability = relabel_probability
+        self._reward, self._relabelling = reward, relabel
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps; the oldest make room."""
@@ -93,7 +109,7 @@ class HindsightBuffer(RingBuffer):
         rows = self._goal_rows(index)
         noise = torch.rand(self.batch_size, generator=self._generator, device=self._home)
         achieved = self._transitions.fields["final_observations"]["achieved_goal"]
-        goals, is_relabelled = achieved.index_select(0, rows), noise < self._probability
+        goals, is_relabelled = achieved.index_select(0, rows), noise < self._relabelling.probability
         return self._relabel(self._fetch(index), *self._placement.deliver((goals, is_relabelled)))
 
     def footprint(self) -> tuple[Footprint, ...]:
@@ -114,15 +130,15 @@ class HindsightBuffer(RingBuffer):
 
     def _goal_rows(self, index: Tensor) -> Tensor:
         """Return the rows [B] whose achieved goals are taken for the rows `index` [B]."""
-        if self._strategy == "random":
+        if self._relabelling.strategy == "random":
             return self._uniform(len(index))
         ring = self._transitions
         place = index.div(ring.lanes, rounding_mode="floor")
         lane, newest = index - place * ring.lanes, ring.written - 1
         first, last = self._runs.bounds(lane, ring.fields["note"].index_select(0, index))
-        if self._strategy == "future":
+        if self._relabelling.strategy == "future":
             first = newest - (newest - place) % ring.length  # the number of the step itself
-        elif self._strategy == "final":
+        elif self._relabelling.strategy == "final":
             first = last
         first = first.clamp(min=ring.oldest)
         noise = torch.rand(len(index), dtype=torch.float64, generator=self._generator, device=self._home)
@@ -141,8 +157,9 @@ class HindsightBuffer(RingBuffer):
         batch["observations"] = {**obs, "desired_goal": torch.where(mask, goals, obs["desired_goal"])}
         batch["next_observations"] = {**next_obs, "desired_goal": torch.where(mask, goals, next_obs["desired_goal"])}
         batch["rewards"] = torch.where(is_relabelled, rewards.to(batch["rewards"].dtype), batch["rewards"])
-        if self._terminal_reward is not None:
-            is_terminal = torch.where(is_relabelled, rewards >= self._terminal_reward, batch["terminated"])
+        terminal_reward = self._relabelling.terminal_reward
+        if terminal_reward is not None:
+            is_terminal = torch.where(is_relabelled, rewards >= terminal_reward, batch["terminated"])
             batch["terminated"], batch["truncated"] = is_terminal, batch["truncated"] & ~is_terminal
             batch["discounts"] = is_terminal.logical_not() * self._gamma
         return batch

@@ -66,7 +66,7 @@ class MLP(nn.Sequential):
             layers.append(activation_module(activation))
             width = hidden
         super().__init__(*layers)
-        self.output_dim = width
+        self.input_dim, self.output_dim = input_dim, width
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features. Linear layers are called as functions: a small network's time goes into the calls."""

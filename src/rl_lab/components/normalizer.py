@@ -43,7 +43,7 @@ class RunningNormalizer(nn.Module):
         merged = merged_moments(Moments(self.mean, self.var, self.count), batch_moments(batch, self.count))
         self.mean.copy_(merged.mean)
         self.var.copy_(merged.var)
-        self.count.copy_(merged.num_samples)
+        self.count.view(1).copy_(merged.num_samples)  # torch's compiler loses what is written to a float64 scalar
         self.inv_std.copy_((merged.var + self.eps).rsqrt())
 
 

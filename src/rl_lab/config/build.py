@@ -11,12 +11,14 @@ from omegaconf import DictConfig
 
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import prepare_torch
+from rl_lab.config.execution import execution, reject_unused_choice
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
 from rl_lab.config.targets import Supply, Targets
-from rl_lab.config.validate import read_phases, reject_idle, reject_unused_buffers, validate
+from rl_lab.config.validate import read_phases, reject_idle, reject_sizes, reject_unused_buffers, validate
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
 from rl_lab.core.environment import VectorEnv
+from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
 from rl_lab.core.seeding import RngStreams, seed_everything
 from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
@@ -26,9 +28,12 @@ from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.phase_scheduler import PhaseScheduler
+from rl_lab.orchestration.static_step import StaticSteps
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.tracker import Tracker
+
+ON_POLICY = "rl_lab.buffers.rollout.RolloutBuffer"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Parts:
     env: VectorEnv
     workflow: Workflow
     context: WorkflowContext
+    static: StaticSteps
 
 
 def assemble(composed: DictConfig, targets: Targets) -> Parts:
@@ -52,6 +58,7 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
     config = freeze(validate(resolve(composed, dims(env.spec)), targets))
     phases = read_phases(config, targets)
+    static = StaticSteps(execution(config, phases, device))
     with device:
         context = WorkflowContext(
             config=config,
@@ -63,14 +70,18 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
             optimizers=Optimizers(_build_block("optimizers", config, targets)),
             buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env, phases)),
             rng=rng,
+            static=static,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
+    reject_unused_choice(config, static)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
-    return Parts(config, composed, targets, env, workflow, context)
+    reject_sizes(phases, config)
+    _reject_overlap(config, phases)
+    return Parts(config, composed, targets, env, workflow, context, static)
 
 
 def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrator:
@@ -90,14 +101,26 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
         workflow=parts.workflow,
         context=context,
         scheduler=PhaseScheduler(phases, training["total_timesteps"], context.counters),
-        collector=Collector(parts.env, context.rng.seed("collect"), tracker.timer),
+        collector=Collector(parts.env, context.rng.seed("collect"), tracker.timer, overlap=training["overlap"]),
         evaluator=build_evaluator(parts, training["num_eval_episodes"], explore=training["eval_explore"]),
         tracker=tracker,
         checkpoints=CheckpointStore(run.checkpoints, training["keep_last"], training["keep_best"]),
         cadence=CheckpointCadence(
             training["checkpoint_frequency"], training["checkpoint_updates"], training["checkpoint_minutes"]
         ),
+        static=parts.static,
     )
+
+
+def _reject_overlap(config: Frozen, phases: tuple[Phase, ...]) -> None:
+    """Refuse steps beside updates where every action must come from the weights that are updated."""
+    targets = {name: node["_target_"] for name, node in config["buffers"].items() if node is not None}
+    for phase in phases if config["training"]["overlap"] else ():
+        if phase.type == "online" and targets.get(phase.buffer or "") == ON_POLICY:
+            raise ConfigError(
+                f"training.overlap: {config['training']['overlap']} needs a replay buffer, but phase {phase.name!r} "
+                f"learns from the rollout {phase.buffer!r}, whose actions may not be older than the weights (set null)"
+            )
 
 
 def build_evaluator(parts: Parts, num_episodes: int, *, explore: bool) -> Evaluator:

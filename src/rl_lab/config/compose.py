@@ -9,6 +9,7 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
@@ -18,6 +19,7 @@ from rl_lab.config.budget import apply_caps
 from rl_lab.config.overrides import addable, parse_overrides, unknown_option
 from rl_lab.config.resolvers import register_resolvers
 from rl_lab.config.schema import defaults
+from rl_lab.config.softlearning.translate import translate
 from rl_lab.config.targets import Pending
 from rl_lab.config.trees import config_trees, group_files, group_names
 from rl_lab.core.errors import ConfigError, unknown_name
@@ -30,7 +32,9 @@ def compose(overrides: Sequence[str] = (), config_dir: str | Path | None = None)
     register_resolvers()
     trees = config_trees(config_dir)
     chosen = addable(overrides, group_names(trees))
-    config = OmegaConf.merge(OmegaConf.create(defaults()), _compose(chosen, trees))
+    said = [parsed for parsed in parse_overrides(chosen) if parsed.type is OverrideType.FORCE_ADD]  # no group's choice
+    given = translate(_compose(chosen, trees), lambda groups: _compose(groups, trees), said)
+    config = OmegaConf.merge(OmegaConf.create(defaults()), given)
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, False)
     if OmegaConf.is_missing(config.experiment, "name"):

@@ -34,6 +34,7 @@ def _manifest(parts: Parts, start: Start | None) -> dict[str, object]:
         seed=parts.config["experiment"]["seed"],
         device=str(parts.context.device),
         exact_resume=parts.env.spec.exact_resume,
+        updates=parts.static.execution,
         parent=None if start is None else str(start.checkpoint or start.source.path),
     )
 

@@ -37,6 +37,11 @@ class ExperimentConfig(Block):
     num_threads: Count = Field(
         default=1, description="CPU threads of torch; results are bit-equal only for the same number."
     )
+    compile: Literal["auto", "eager", "compiled", "captured"] = Field(
+        default="auto",
+        description="How updates run, where the workflow allows it: eager, compiled (one graph), captured (one CUDA "
+        "graph); auto compiles long runs on a CPU and captures on a GPU.",
+    )
     root: str = Field(
         default=ROOT_DEFAULT, description="Directory that holds the run directories (or LAB_EXPERIMENTS)."
     )
@@ -52,6 +57,11 @@ class TrainingConfig(Block):
     )
     phases: list[Node] = Field(
         description="The curriculum: name, workflow_hooks, one duration_*, and type, buffer, train_ratio when needed."
+    )
+    overlap: Literal["strict"] | None = Field(
+        default=None,
+        description="strict: the environment takes its next step while the updates run, exact all the same (actions "
+        "are then a cycle older); null: one after the other.",
     )
     checkpoint_frequency: Count | None = Field(
         default=50_000, description="Env steps between checkpoints; null: never."

@@ -103,6 +103,21 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
             )
 
 
+def reject_sizes(phases: tuple[Phase, ...], config: Mapping[str, Any]) -> None:
+    """Refuse a buffer of collected steps that is smaller than a batch, or waits for more than the run collects."""
+    total = config["training"]["total_timesteps"]
+    for name in {phase.buffer for phase in phases if any(call.name == COLLECT for call in phase.hooks)} - {None}:
+        node = config["buffers"][name]
+        batch_size, capacity, min_size = (node.get(key) for key in ("batch_size", "capacity", "min_size"))
+        if batch_size is not None and capacity is not None and batch_size > capacity:
+            raise ConfigError(f"buffers.{name}.capacity: {capacity} is smaller than batch_size={batch_size}")
+        if min_size is not None and min_size > total:
+            raise ConfigError(
+                f"buffers.{name}.min_size: {min_size} steps before the first update are more than "
+                f"training.total_timesteps={total}"
+            )
+
+
 def _with_evaluation(phases: tuple[Phase, ...], every_steps: int | None) -> tuple[Phase, ...]:
     """Add `eval_frequency` as the last hook of each phase; scheduling evaluation both ways is an error."""
     if every_steps is None:

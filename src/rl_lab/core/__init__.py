@@ -13,7 +13,7 @@ from rl_lab.core.errors import (
     UsageError,
     unknown_name,
 )
-from rl_lab.core.metrics import Mean, Metrics
+from rl_lab.core.metrics import Mean, Metrics, Numbers, Picture
 from rl_lab.core.phase import BUILT_IN_HOOKS, COLLECT, EVALUATE, HookCall, Phase
 from rl_lab.core.references import Reference, split_reference
 from rl_lab.core.seeding import (
@@ -64,10 +64,12 @@ __all__ = [
     "Metrics",
     "MultiDiscrete",
     "Named",
+    "Numbers",
     "Observation",
     "Once",
     "Optimizers",
     "Phase",
+    "Picture",
     "Ratio",
     "Reference",
     "RngStreams",

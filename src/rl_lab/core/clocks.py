@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 
 @dataclass
@@ -39,9 +40,16 @@ class Ratio:
     def __call__(self, steps: int) -> int:
         """Add `steps` and return how many runs they newly pay for."""
         self.steps += steps
-        due = int(Fraction(str(self.ratio)) * self.steps) - self.runs
+        exact = _as_written(self.ratio)
+        due = exact.numerator * self.steps // exact.denominator - self.runs
         self.runs += due
         return due
+
+
+@cache
+def _as_written(ratio: float) -> Fraction:
+    """Return 1/10 for 0.1, which is not what the float holds."""
+    return Fraction(str(ratio))
 
 
 @dataclass

@@ -15,6 +15,7 @@ from rl_lab.core.seeding import RngStreams
 from rl_lab.core.spaces import EnvSpec
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 
@@ -111,6 +112,10 @@ class Counters:
         self.__init__(**state)  # type: ignore[misc]
 
 
+def _as_it_is(function: F) -> F:
+    return function
+
+
 @dataclass(frozen=True)
 class WorkflowContext:
     """Frozen and typed: all that `Workflow.initialize` may bind."""
@@ -125,3 +130,4 @@ class WorkflowContext:
     buffers: Named[Buffer]
     rng: RngStreams
     counters: Counters = field(default_factory=Counters)
+    static: Callable[[F], F] = _as_it_is  # wraps functions of fixed shapes, so that they can be compiled or captured

@@ -1,4 +1,4 @@
-"""What hooks and collectors report: detached tensors or numbers, synchronised once per log interval."""
+"""What hooks and collectors report: detached tensors or numbers, synchronised once per log interval; pictures."""
 
 from __future__ import annotations
 
@@ -15,4 +15,11 @@ class Mean(NamedTuple):
     weight: Tensor | float
 
 
-Metrics = Mapping[str, Tensor | float | Mean]
+class Picture(NamedTuple):
+    """An image for the run's media folder."""
+
+    pixels: Tensor  # [H, W, 3] uint8
+
+
+Numbers = Mapping[str, Tensor | float | Mean]
+Metrics = Mapping[str, Tensor | float | Mean | Picture]

@@ -61,7 +61,7 @@ class GymnasiumEnv(VectorEnv):
     Args:
         name: A registered id such as CartPole-v1, `module:Id`, your own `module:function` that returns a gymnasium.Env,
             or the name of a family: dm_control/cartpole-swingup, ALE/Pong-v5, MiniGrid-Empty-5x5-v0, CarRacing-fast,
-            gym_pusht/PushT-v0; Softlearning's universe/domain/task, e.g. gym/HalfCheetah/v3, too.
+            gym_pusht/PushT-v0, FetchReach-v4; Softlearning's universe/domain/task, e.g. gym/HalfCheetah/v3, too.
         num_envs: Copies that step together.
         device: Where the tensors live; the lab gives it.
         backend: sync (in this process, the fastest for cheap environments) or process (in workers, by shared memory).

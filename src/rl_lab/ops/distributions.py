@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ from torch import Tensor
 MASKED_LOGIT = -1e8  # finite, so that p log p of a masked action is 0 and not NaN
 MIN_NOISE = 1e-20  # an exponential draw of exactly 0 would let a masked action win
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+Values = Callable[[Any, Tensor], tuple[Tensor, ...]]  # of actions and their log-probabilities
 
 
 class Distribution(ABC):
@@ -37,6 +40,18 @@ class Distribution(ABC):
     @abstractmethod
     def entropy(self) -> Tensor:
         """Return the entropy in nats, without the action dimension."""
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Draw one action per batch row and return it with its log-probability."""
+        actions = self.sample()
+        return actions, self.log_prob(actions)
+
+    def expect(self, function: Values) -> tuple[Tensor, ...]:
+        """Return estimates of the means of what `function(actions, log_prob)` returns; gradients flow through them.
+
+        Here from one reparameterised draw; a distribution that can do better does.
+        """
+        return function(*self.draw())
 
 
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -70,6 +85,11 @@ class Categorical(Distribution):
     def entropy(self) -> Tensor:
         """Return `-sum p log p`."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def expect(self, function: Values) -> tuple[Tensor, ...]:
+        """Return the exact means: `function(None, log_probs)` gives the values of all actions, [..., n]."""
+        probs = self.log_probs.exp()
+        return tuple((probs * values).sum(-1) for values in function(None, self.log_probs))
 
     @property
     def log_probs(self) -> Tensor:
@@ -152,6 +172,56 @@ class SquashedGaussian(DiagonalGaussian):
     def entropy(self) -> Tensor:
         """Return a one-sample estimate; there is no closed form."""
         return -self.log_prob(self.sample())
+
+    def log_prob_of_each(self, latents: Tensor) -> Tensor:
+        """Return the log-densities [..., K, K] of latents [..., K, A] under each of K Gaussians [..., K, A]."""
+        return SquashedGaussian(self.mean.unsqueeze(-3), self.log_std.unsqueeze(-3)).log_prob(latents.unsqueeze(-2))
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Draw latents with their log-density: the noise that made them is known and need not be found again."""
+        noise = torch.randn_like(self.mean)
+        latents = torch.addcmul(self.mean, noise, self.log_std.exp())
+        log_prob = -0.5 * noise.square() - self.log_std - tanh_log_det(latents)
+        return latents, log_prob.sum(-1) - HALF_LOG_TAU * latents.shape[-1]
+
+
+class SquashedMixture(Distribution):
+    """A mixture of diagonal Gaussians seen through tanh; `logits` [..., K], `mean` and `log_std` [..., K, A]."""
+
+    def __init__(self, logits: Tensor, mean: Tensor, log_std: Tensor) -> None:
+        self.log_weights = logits.log_softmax(-1)
+        self.parts = SquashedGaussian(mean, log_std)
+
+    def sample(self) -> Tensor:
+        """Draw a component and then latents of it; no gradient flows through the choice."""
+        choice = gumbel_perturbed(self.log_weights).argmax(-1)
+        return self._of_component(self.parts.sample(), choice)
+
+    def mode(self) -> Tensor:
+        """Return the mean of the most likely component."""
+        return self._of_component(self.parts.mean, self.log_weights.argmax(-1))
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log-density of `tanh(u)` at the latents `u`."""
+        return (self.log_weights + self.parts.log_prob(actions.unsqueeze(-2))).logsumexp(-1)
+
+    def entropy(self) -> Tensor:
+        """Return a one-sample estimate; there is no closed form."""
+        return -self.log_prob(self.sample())
+
+    def expect(self, function: Values) -> tuple[Tensor, ...]:
+        """Return weighted means over one draw of every component: gradients reach the weights too."""
+        latents = self.parts.sample()  # [B, K, A]
+        log_prob = (self.log_weights.unsqueeze(-2) + self.parts.log_prob_of_each(latents)).logsumexp(-1)  # [B, K]
+        batch, count = log_prob.shape
+        weights = self.log_weights.exp()
+        found = function(latents.flatten(0, 1), log_prob.flatten())
+        return tuple((weights * values.view(batch, count)).sum(-1) for values in found)
+
+    @staticmethod
+    def _of_component(values: Tensor, choice: Tensor) -> Tensor:
+        index = choice[..., None, None].expand(*choice.shape, 1, values.shape[-1])
+        return values.gather(-2, index).squeeze(-2)
 
 
 def tanh_log_det(latents: Tensor) -> Tensor:

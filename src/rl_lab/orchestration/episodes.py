@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,35 +22,47 @@ class EpisodeStatistics:
         self._infos: dict[str, Tensor] = {}  # sums since the last drain
         self._ended = torch.zeros((), dtype=torch.int64, device=device)  # episodes in all
         self._can_branch = device.type == "cpu"  # reading a flag costs no synchronisation
+        self._has_news = not self._can_branch  # whether an episode may have ended since the last drain
+        self._running = self._views()
+
+    def _views(self) -> tuple[Any, Any]:
+        """Return returns and lengths to be added to in place: on a CPU as arrays, which cost a quarter of tensors."""
+        return (self._returns.numpy(), self._lengths.numpy()) if self._can_branch else (self._returns, self._lengths)
 
     def add(self, rewards: Tensor, done: Tensor, infos: Mapping[str, Tensor] | None = None) -> None:
         """Take a chunk of vector steps, [T, N] each."""
         infos = infos or {}
         for key in infos:
             self._infos.setdefault(key, torch.zeros((), dtype=torch.float64, device=rewards.device))
-        looks = done.any(1).tolist() if self._can_branch else [True] * len(done)
+        returns, lengths = self._running
+        looks = [True] * len(done) if not self._can_branch else np.logical_or.reduce(done.numpy(), axis=1).tolist()
+        rows: Sequence[Any] = rewards.unbind() if not self._can_branch else list(rewards.numpy(force=True))
         seen = -1  # steps up to here are in the lengths
-        for step, (reward, look) in enumerate(zip(rewards.unbind(), looks, strict=True)):
-            self._returns += reward
+        for step, (reward, look) in enumerate(zip(rows, looks, strict=True)):
+            returns += reward
             if look:
-                self._lengths += step - seen
+                lengths += step - seen
                 self._close(done[step])
                 for key, values in infos.items():
                     self._infos[key] += torch.where(done[step], values[step], 0.0).sum(dtype=torch.float64)
                 seen = step
-        self._lengths += len(looks) - 1 - seen
+        lengths += len(looks) - 1 - seen
 
     def _close(self, done: Tensor) -> None:
         """Sum up the episodes that end with this step and begin new ones."""
         ended = torch.stack((self._returns * done, self._lengths * done, done.to(self._returns.dtype)))
         self._sums += ended.sum(1, dtype=torch.float64)
         self._ended += done.sum()
+        self._has_news = True
         running = ~done
         self._returns *= running
         self._lengths *= running
 
     def drain(self) -> dict[str, Mean]:
         """Return the mean return, length and last value of each info since the last call."""
+        if not self._has_news:
+            return {name: Mean(0.0, 0.0) for name in ("return", "length", *(f"info/{key}" for key in self._infos))}
+        self._has_news = not self._can_branch
         sums, self._sums = self._sums, torch.zeros_like(self._sums)
         infos, self._infos = self._infos, {key: torch.zeros_like(total) for key, total in self._infos.items()}
         means = {"return": Mean(sums[0], sums[2]), "length": Mean(sums[1], sums[2])}
@@ -71,3 +84,5 @@ class EpisodeStatistics:
         self._returns, self._lengths = state["returns"].to(device), state["lengths"].to(device)
         self._sums, self._ended = state["sums"].to(device), state["ended"].to(device)
         self._infos = {key: total.to(device) for key, total in state["infos"].items()}
+        self._has_news = not self._can_branch or bool(self._sums[2])
+        self._running = self._views()

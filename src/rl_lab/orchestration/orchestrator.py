@@ -16,6 +16,7 @@ from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
 from rl_lab.orchestration.signals import Interrupted, StopRequest, stop_on_signals
+from rl_lab.orchestration.static_step import StaticSteps
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.tracker import Tracker
 
@@ -36,10 +37,12 @@ class Orchestrator:
         tracker: Tracker,
         checkpoints: CheckpointStore,
         cadence: CheckpointCadence,
+        static: StaticSteps | None = None,
     ) -> None:
         self.workflow, self.context, self.scheduler = workflow, context, scheduler
         self.collector, self.evaluator = collector, evaluator
         self.tracker, self.checkpoints, self.cadence = tracker, checkpoints, cadence
+        self.static = static or StaticSteps()
         self.counters = context.counters
         self.stop = StopRequest()
         self._hooks = workflow.hooks()
@@ -123,6 +126,7 @@ class Orchestrator:
 
     def _evaluate(self, action: Action, phase: Phase) -> None:
         best = self.evaluator.best
+        self.collector.settle()  # evaluation runs on global streams of its own
         with self.tracker.timer("evaluate"):
             metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps, should_stop=self.stop)
         if metrics is None:  # asked to stop: it begins anew after the resume
@@ -184,6 +188,7 @@ class Orchestrator:
             "scheduler": self.scheduler.get_state(),
             "workflow": dict(self.workflow.state_dict()),
             "workflow_state": self.workflow.get_state(),
+            "static": self.static.get_state(),
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.context.optimizers.items()},
             "buffers": {name: buffer.get_state() for name, buffer in self.context.buffers.items()},
             "collector": self.collector.get_state(),
@@ -206,6 +211,7 @@ class Orchestrator:
         self._is_saved = is_own
         self.counters.set_state(state["counters"])
         self.workflow.set_state(state["workflow_state"])
+        self.static.set_state(state.get("static", {"execution": "eager"}))  # early checkpoints knew no other way
         for name, buffer in self.context.buffers.items():
             buffer.set_state(state["buffers"][name])
         self.collector.set_state(state["collector"])

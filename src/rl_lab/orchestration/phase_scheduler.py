@@ -8,14 +8,14 @@ cycle; once it is reached no phase collects any more, while offline and evaluati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from rl_lab.core.clocks import Every, Ratio
 from rl_lab.core.context import Counters
 from rl_lab.core.errors import CheckpointError, LabError
-from rl_lab.core.phase import COLLECT, HookCall, Phase
+from rl_lab.core.phase import COLLECT, HookCall, Phase, Unit
 
 
 class Action(NamedTuple):
@@ -50,6 +50,10 @@ class Cursor:
     clocks: dict[str, int] = field(default_factory=dict)  # "block.call" -> Every.last
     finished: bool = False
 
+    def done(self, unit: Unit) -> int:
+        """Return how many of `unit` this phase has done."""
+        return self.steps if unit == "steps" else self.updates if unit == "updates" else self.cycles
+
 
 def _blocks(phase: Phase) -> tuple[Block, ...]:
     if phase.train_ratio is None:
@@ -76,9 +80,20 @@ class PhaseScheduler:
 
     def current_phase(self) -> Phase:
         """Return the running phase with its progress; after the end, the last one."""
-        phase = self.phases[self._cursor.phase]
-        done = {"steps": self._cursor.steps, "updates": self._cursor.updates, "cycles": self._cursor.cycles}[phase.unit]
-        return replace(phase, progress=1.0 if self._cursor.finished else min(1.0, done / phase.duration))
+        phase, cursor = self.phases[self._cursor.phase], self._cursor
+        progress = 1.0 if cursor.finished else min(1.0, cursor.done(phase.unit) / phase.duration)
+        # Asked for before every action: a sixth of what dataclasses.replace takes.
+        return Phase(
+            phase.name,
+            phase.type,
+            phase.hooks,
+            phase.unit,
+            phase.duration,
+            phase.buffer,
+            phase.train_ratio,
+            progress,
+            phase.options,
+        )
 
     def next_action(self) -> Action | None:
         """Return what to do now, or None at the end."""
@@ -151,8 +166,7 @@ class PhaseScheduler:
         cursor, phase = self._cursor, self.phases[self._cursor.phase]
         cursor.cycles += 1
         self.counters.cycles += 1
-        done = {"steps": cursor.steps, "updates": cursor.updates, "cycles": cursor.cycles}[phase.unit]
-        if done < phase.duration and not (phase.type == "online" and self._total_is_reached()):
+        if cursor.done(phase.unit) < phase.duration and not (phase.type == "online" and self._total_is_reached()):
             self._enter_block(0)
             return
         if cursor.skipped and not cursor.updates:

@@ -23,6 +23,7 @@ def build_manifest(
     seed: int,
     device: str,
     exact_resume: bool,
+    updates: str = "eager",
     argv: Sequence[str] | None = None,
     parent: str | None = None,
 ) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def build_manifest(
         "threads": torch.get_num_threads(),
         "cpus": os.cpu_count(),
         "exact_resume": exact_resume,
+        "updates": updates,
         "argv": list(sys.argv if argv is None else argv),
         "cwd": os.getcwd(),
         "parent": parent,

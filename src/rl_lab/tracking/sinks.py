@@ -26,6 +26,9 @@ class Sink(ABC):
     def event(self, event: Row) -> None:  # noqa: B027  (optional)
         """Take an event; one with a `message` or `reason` is meant to be read by a person."""
 
+    def picture(self, key: str, step: int, png: bytes) -> None:  # noqa: B027  (optional)
+        """Take a picture that was saved at env step `step`."""
+
     def progress(self, position: Row) -> None:  # noqa: B027  (optional)
         """Take the counters between rows, a few times a second."""
 

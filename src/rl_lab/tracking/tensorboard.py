@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rl_lab.tracking.png import png_size
 from rl_lab.tracking.sinks import Row, Sink, numbers
 
 
 class TensorBoardSink(Sink):
-    """Writes every metric as a scalar."""
+    """Writes every metric as a scalar, and pictures."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,6 +30,15 @@ class TensorBoardSink(Sink):
     def perf(self, row: Row) -> None:
         """Write the wall-clock numbers of a row."""
         self.row(row)
+
+    def picture(self, key: str, step: int, png: bytes) -> None:
+        """Write a picture as it is: `add_image` would need Pillow only to encode it again."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+        width, height = png_size(png)
+        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=png)
+        summary = Summary(value=[Summary.Value(tag=key, image=image)])
+        self._writer.file_writer.add_summary(summary, step)
 
     def close(self) -> None:
         """Write what waits."""

@@ -15,10 +15,12 @@ from typing import Any
 
 from rl_lab.core.clocks import Every
 from rl_lab.core.context import Counters
+from rl_lab.core.durable import reason
 from rl_lab.core.metrics import Metrics
 from rl_lab.tracking.accumulators import Accumulators
 from rl_lab.tracking.jsonl import JsonLines, last_row, read_rows
 from rl_lab.tracking.perf import Timer, WallClock
+from rl_lab.tracking.pictures import Pictures
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Row, Sink, numbers
 
@@ -41,7 +43,7 @@ class Tracker:
     ) -> None:
         self.run, self._sinks, self._frames_per_step = run, list(sinks), frames_per_step
         self._metrics, self._perf, self._events = map(JsonLines, (run.metrics_file, run.perf_file, run.events_file))
-        self._sums = Accumulators()
+        self._sums, self._pictures = Accumulators(), Pictures(run.media)
         self._step_clock = Every(every_steps) if every_steps else None
         self._update_clock = Every(every_updates) if every_updates else None
         self._wall = WallClock()
@@ -65,18 +67,19 @@ class Tracker:
         self._early_events = []
 
     def log(self, group: str, metrics: Metrics) -> None:
-        """Add to the running means of `group/name`; a plain value has weight 1."""
-        self._sums.add(group, metrics)
+        """Add to the running means of `group/name`; a plain value has weight 1. Pictures wait for `write_due`."""
+        self._sums.add(group, self._pictures.take(group, metrics))
 
     def write_due(self, counters: Counters, phase_name: str, gauges: Gauges = dict) -> bool:
         """Write a row of the running means when a clock fires, and say whether it did; `gauges` are read only then."""
-        position = self._position(counters, phase_name)
-        self._show_progress(position)
-        due = [clock(count) for clock, count in self._clocks(counters)]  # all of them: each consumes its own count
-        if not any(due):
-            return False
-        self.flush(counters, phase_name, gauges)
-        return True
+        self._show_progress(counters, phase_name)
+        self._save_pictures(counters)
+        is_due = self._step_clock is not None and self._step_clock(counters.env_steps)
+        if self._update_clock is not None and self._update_clock(counters.updates):  # each consumes its own count
+            is_due = True
+        if is_due:
+            self.flush(counters, phase_name, gauges)
+        return is_due
 
     def flush(self, counters: Counters, phase_name: str, gauges: Gauges = dict) -> None:
         """Write the running means now. At a run's end: after the last checkpoint, which a longer run goes on from."""
@@ -92,8 +95,9 @@ class Tracker:
         """Write a row of its own at once (evaluations) and return its values by `group/name`."""
         with self.timer("log"):
             sums = Accumulators()
-            sums.add(group, metrics)
+            sums.add(group, self._pictures.take(group, metrics))
             values = sums.means()
+            self._save_pictures(counters)
             self._write_row({**self._position(counters, phase_name), **values})
         return values
 
@@ -142,7 +146,7 @@ class Tracker:
             if self._metrics.is_open:
                 self.run.write_summary({**(summary or {}), **_summary(self.run)})
 
-    def _position(self, counters: Counters, phase_name: str) -> dict[str, Any]:
+    def _position(self, counters: Counters, phase_name: str) -> Row:
         frames = {"frames": counters.env_steps * self._frames_per_step} if self._frames_per_step > 1 else {}
         return {
             "step": counters.env_steps,
@@ -153,22 +157,32 @@ class Tracker:
             "phase": phase_name,
         }
 
-    def _clocks(self, counters: Counters) -> list[tuple[Every, int]]:
-        pairs = ((self._step_clock, counters.env_steps), (self._update_clock, counters.updates))
-        return [(clock, count) for clock, count in pairs if clock is not None]
-
     def _write_row(self, row: dict[str, Any]) -> None:
         self._metrics.append(row)
         self._broadcast(lambda sink: sink.row(row))
+
+    def _save_pictures(self, counters: Counters) -> None:
+        for key, png in self._pictures.drain():
+            self._save_picture(key, counters.env_steps, png)
+
+    def _save_picture(self, key: str, step: int, png: bytes) -> None:
+        """Write a picture; one that cannot be written is noted and no reason to end a run."""
+        try:
+            self._pictures.save(key, step, png)
+        except OSError as error:
+            self.event("picture_failed", message=f"picture {key} was not saved: {reason(error)}")
+            return
+        self._broadcast(lambda sink: sink.picture(key, step, png))
 
     def _write_event(self, event: dict[str, Any]) -> None:
         self._events.append(event)
         self._broadcast(lambda sink: sink.event(event))
 
-    def _show_progress(self, position: Row) -> None:
+    def _show_progress(self, counters: Counters, phase_name: str) -> None:
         now = time.perf_counter()
         if now - self._last_progress >= _PROGRESS_S:
             self._last_progress = now
+            position = self._position(counters, phase_name)
             self._broadcast(lambda sink: sink.progress(position))
             self.run.heartbeat(step=position["step"])
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from rl_lab.core import EnvSpec, LabError, State, Tree, tree_leaves, tree_map
 from rl_lab.core.spaces import Box, Leaf, MultiDiscrete, Space
 
+Path = tuple[str | int, ...]  # of a leaf within a tree
+
 WORD = torch.int64
 WORD_BYTES = 8
 NUMPY_TYPES = {
@@ -73,7 +75,11 @@ class Layout:
         return self.words * WORD_BYTES
 
     def read(self, words: Tensor) -> Tree:
-        """Return the tree of rows [..., words] as views of them: one torch call for each type and each field."""
+        """Return the tree of rows [..., words] as views of them."""
+        return _filled(self.skeleton, self.columns(words))
+
+    def columns(self, words: Tensor) -> dict[int, Tensor]:
+        """Return field number -> view of rows [..., words]: one torch call for each type and each field."""
         typed = {}
         for dtype in self._dtypes:
             view = words.view(dtype)
@@ -83,12 +89,12 @@ class Layout:
         for number, dtype, shape, start, strides in self._views:
             view, steps, offset = typed[dtype]
             leaves[number] = view.as_strided(lead + shape, steps + strides, offset + start)
-        return tree_map(leaves.__getitem__, self.skeleton)
+        return leaves
 
     def write(self, words: Tensor, tree: Tree, *, is_partial: bool = False) -> None:
         """Write a tree with leaves [..., *shape] into rows [..., words]; a partial one leaves the rest alone."""
         lead = words.shape[:-1]
-        matched = self._match(lead, self.skeleton, tree, "", is_partial)  # all of it fits, or nothing is written
+        matched = self.match(tree, lead, is_partial=is_partial)  # all of it fits, or nothing is written
         if words.is_cpu and all(self.fields[number].dtype in NUMPY_TYPES for number in matched):
             self._write_on_host(words, matched, lead)
             return
@@ -127,25 +133,29 @@ class Layout:
             size = math.prod(shape)
             raw.view(NUMPY_TYPES[dtype])[..., start : start + size] = value.detach().cpu().numpy().reshape(*lead, size)
 
-    def _match(self, lead: tuple[int, ...], skeleton: Tree, tree: Tree, at: str, is_partial: bool) -> dict[int, Tensor]:
-        """Return field number -> value of every leaf of `tree`, or say what does not fit."""
+    def match(self, tree: Tree, lead: tuple[int, ...], *, is_partial: bool = False) -> dict[int, Tensor]:
+        """Return field number -> value of every leaf [*lead, *shape] of `tree`, or say what does not fit."""
+        found: dict[int, Tensor] = {}
+        self._match(found, lead, self.skeleton, tree, (), is_partial)
+        return found
+
+    def _match(
+        self, found: dict[int, Tensor], lead: tuple[int, ...], skeleton: Tree, tree: Tree, at: Path, is_partial: bool
+    ) -> None:
         if isinstance(skeleton, int):
             field = self.fields[skeleton]
             if tree.shape != lead + field.shape or tree.dtype != field.dtype:
-                wanted = f"{field.dtype} {list(lead + field.shape)}"
-                raise LabError(f"a buffer was given {at!r} as {tree.dtype} {list(tree.shape)} instead of {wanted}")
-            return {skeleton: tree}
-        if skeleton is None:
-            return {}
-        if isinstance(skeleton, dict):
-            _reject_keys(skeleton, tree, at, is_partial)
-            parts = [(skeleton[key], tree[key], key) for key in tree]
-        else:
-            parts = [(part, value, str(i)) for i, (part, value) in enumerate(zip(skeleton, tree, strict=True))]
-        found: dict[int, Tensor] = {}
-        for part, value, key in parts:
-            found |= self._match(lead, part, value, _join(at, key), is_partial)
-        return found
+                given, wanted = f"{tree.dtype} {list(tree.shape)}", f"{field.dtype} {list(lead + field.shape)}"
+                raise LabError(f"a buffer was given {_name(at)} as {given} instead of {wanted}")
+            found[skeleton] = tree
+        elif isinstance(skeleton, dict):
+            if skeleton.keys() != tree.keys():
+                _reject_keys(skeleton, tree, at, is_partial)
+            for key in tree:
+                self._match(found, lead, skeleton[key], tree[key], (*at, key), is_partial)
+        elif skeleton is not None:
+            for index, (part, value) in enumerate(zip(skeleton, tree, strict=True)):
+                self._match(found, lead, part, value, (*at, index), is_partial)
 
 
 def expected_row(spec: EnvSpec) -> dict[str, Any]:
@@ -200,14 +210,22 @@ def _end(field: Field) -> int:
     return (field.start + field.numbers) * field.dtype.itemsize
 
 
-def _reject_keys(skeleton: Mapping[str, Tree], tree: Mapping[str, Tree], at: str, is_partial: bool) -> None:
+def _reject_keys(skeleton: Mapping[str, Tree], tree: Mapping[str, Tree], at: Path, is_partial: bool) -> None:
     if unknown := sorted(tree.keys() - skeleton.keys()):
-        raise LabError(
-            f"a buffer was given {_join(at, unknown[0])!r}, which its first rows had not ({sorted(skeleton)})"
-        )
+        name = _name((*at, unknown[0]))
+        raise LabError(f"a buffer was given {name}, which its first rows had not ({sorted(skeleton)})")
     if not is_partial and (missing := sorted(skeleton.keys() - tree.keys())):
-        raise LabError(f"a buffer was not given {_join(at, missing[0])!r}, which its first rows had")
+        raise LabError(f"a buffer was not given {_name((*at, missing[0]))}, which its first rows had")
 
 
-def _join(at: str, key: str) -> str:
-    return f"{at}.{key}" if at else key
+def _name(path: Path) -> str:
+    return repr(".".join(str(part) for part in path))
+
+
+def _filled(skeleton: Tree, leaves: Mapping[int, Tensor]) -> Tree:
+    """Return the skeleton with its leaves, as `tree_map` would, at half the cost."""
+    if isinstance(skeleton, int):
+        return leaves[skeleton]
+    if isinstance(skeleton, dict):
+        return {key: _filled(part, leaves) for key, part in skeleton.items()}
+    return None if skeleton is None else type(skeleton)(_filled(part, leaves) for part in skeleton)

@@ -49,7 +49,9 @@ class Transitions:
         annotate: Annotate | None = None,
     ) -> None:
         self.length, self.lanes, self._placement, self._home = length, lanes, placement, placement.home
-        self._frame_stack, self._discount = frame_stack, discount
+        self._frame_stack = frame_stack
+        # Of the next observation, where the step was not terminal and where it was.
+        self._discounts = None if discount is None else torch.tensor([discount, 0.0], device=self._home).unbind()
         self._tracks_joins, self._annotate = tracks_joins, annotate
         self.written = 0  # steps ever stored; a step's number modulo `length` is its place
         self.oldest = 0  # the first step that can still be sampled
@@ -166,8 +168,8 @@ class Transitions:
     def _encode(self, trajectory: Trajectory) -> dict[str, Any]:
         """Return what rows keep of a trajectory."""
         row = {key: value for key, value in trajectory.items() if key != "is_first"}
-        if self._discount is not None:
-            row["discounts"] = torch.where(trajectory["terminated"], 0.0, self._discount)
+        if self._discounts is not None:
+            row["discounts"] = torch.where(trajectory["terminated"], self._discounts[1], self._discounts[0])
         follows = []
         for path, frames in self._frames.items():
             obs, final = (_leaf(trajectory[key], path) for key in ("observations", "final_observations"))
@@ -201,7 +203,7 @@ class Transitions:
         for path, _ in _pictures(trajectory["observations"]):
             for key in ("observations", "final_observations"):
                 row[key] = _replaced(row[key], path, slots)
-        if self._discount is not None:
+        if self._discounts is not None:
             row["discounts"] = torch.zeros(1, 1)
         if self._tracks_joins:
             row[JOINS] = torch.zeros(1, 1, dtype=torch.bool)

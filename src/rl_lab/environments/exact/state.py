@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from rl_lab.environments.exact import atari, minigrid, mujoco, stock
+from rl_lab.environments.exact import atari, minigrid, mujoco, robotics, stock
 from rl_lab.environments.exact.adapter import Adapter, LayerState
 from rl_lab.environments.hosting.foreign import BadOutcome
 
@@ -23,6 +23,7 @@ ADAPTERS: dict[str, Adapter] = {
     **mujoco.ADAPTERS,
     **atari.ADAPTERS,
     **minigrid.ADAPTERS,
+    **robotics.ADAPTERS,
 }
 OURS = "rl_lab."
 

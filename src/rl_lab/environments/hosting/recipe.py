@@ -124,7 +124,7 @@ def _quieten(entry_point: str, render_mode: str | None) -> None:
         os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
         if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-    if "mujoco" in entry_point or "dm_control" in entry_point:
+    if any(part in entry_point for part in ("mujoco", "dm_control", "robotics")):
         _redirect_mujoco_warnings()
 
 

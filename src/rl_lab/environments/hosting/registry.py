@@ -28,6 +28,9 @@ FAMILIES = {
     "BabyAI-": "rl_lab.environments.minigrid:make_env",
     "CarRacing-fast": "rl_lab.environments.car_racing:make_env",
     "gym_pusht/": "rl_lab.environments.pusht:make_env",
+    "Fetch": "rl_lab.environments.robotics:make_env",
+    "HandReach": "rl_lab.environments.robotics:make_env",
+    "HandManipulate": "rl_lab.environments.robotics:make_env",
 }
 # Names of families that gymnasium does not register, offered beside its ids for one that is unknown.
 EXAMPLES = (
@@ -36,11 +39,13 @@ EXAMPLES = (
     "MiniGrid-Empty-5x5-v0",
     "CarRacing-fast",
     "gym_pusht/PushT-v0",
+    "FetchReach-v4",
 )
 FORMS = "module:Id, module:function, dm_control/<domain>-<task>, ALE/<Game>-v5, universe/domain/task"
 EXTRAS = {
     **{"box2d": "box2d", "pygame": "box2d", "mujoco": "mujoco", "dm_control": "mujoco", "ale_py": "atari"},
     **{"ale-py": "atari", "cv2": "atari", "minigrid": "minigrid", "gym_pusht": "pusht", "pymunk": "pusht"},
+    **{"gymnasium_robotics": "robotics", "pettingzoo": "robotics"},
 }
 PROBE_STEPS = 8  # per episode of the repeatability probe
 

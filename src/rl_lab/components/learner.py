@@ -1,0 +1,131 @@
+"""An optimiser with its parameters: one call descends a loss, the same whether it runs eager, compiled or captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.flat import bare_step
+from rl_lab.core import WorkflowContext
+
+M = TypeVar("M", bound=nn.Module)
+COMPILABLE = (torch.optim.Adam, torch.optim.AdamW)
+
+
+class AdamSlot(NamedTuple):
+    """A parameter and what Adam keeps of it."""
+
+    parameter: Tensor
+    mean: Tensor
+    square: Tensor
+    step: Tensor
+
+
+class Learner:
+    """Descends losses by the optimiser `name` of the YAML, Adam when it has none.
+
+    Args:
+        context: Of the workflow.
+        name: Of the optimiser.
+        parameters: What it changes.
+        lr: Learning rate when the YAML says nothing.
+        max_grad_norm: Longest gradient; None leaves it free.
+        eps: Of Adam, when the YAML says nothing.
+    """
+
+    def __init__(
+        self,
+        context: WorkflowContext,
+        name: str,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float = 3e-4,
+        max_grad_norm: float | None = None,
+        eps: float = 1e-8,
+    ) -> None:
+        self.parameters = list(parameters)
+        self._max_grad_norm = max_grad_norm
+        default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
+        self.optimizer = context.optimizers.build(name, self.parameters, default=default)
+        self._step = bare_step(self.optimizer)
+        for group in self.optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = context.device.type == "cuda"
+        self._slots: list[AdamSlot] = []
+        if isinstance(self.optimizer, COMPILABLE):
+            self._make_state(self.optimizer)
+            self._bind(self.optimizer)
+            self.optimizer.register_load_state_dict_post_hook(self._bind)
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """Take one step down the gradient of `loss` and return the gradient's norm before clipping."""
+        gradients = torch.autograd.grad(loss, self.parameters)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if self._max_grad_norm is not None:
+            scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradients = tuple(g * scale for g in gradients)
+        if torch.compiler.is_compiling():
+            with torch.no_grad():
+                adam_step(self._slots, gradients, self.optimizer.param_groups[0])
+        else:
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            self._step()
+        return norm
+
+    def _make_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make Adam's state now, as its first step would: what is compiled must find it."""
+        group = optimizer.param_groups[0]
+        on_device = bool(group["fused"] or group["capturable"])
+        for parameter in self.parameters:
+            home = parameter.device if on_device else torch.device("cpu")
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            if group["amsgrad"]:
+                moments["max_exp_avg_sq"] = torch.zeros_like(parameter)
+            optimizer.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=home), **moments}
+
+    def _bind(self, optimizer: torch.optim.Optimizer) -> None:
+        """Hold on to the optimiser's state, which loading replaces."""
+        states = [(parameter, optimizer.state[parameter]) for parameter in self.parameters]
+        self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
+
+
+def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: dict[str, Any]) -> None:
+    """Do in place what `torch.optim.Adam` or `AdamW` with these options does, in operations that compilers fuse."""
+    beta1, beta2 = options["betas"]
+    lr, eps, decay = options["lr"], options["eps"], options["weight_decay"]
+    for slot, gradient in zip(slots, gradients, strict=True):
+        if decay and options["decoupled_weight_decay"]:
+            slot.parameter.mul_(1 - lr * decay)
+        elif decay:
+            gradient = gradient + decay * slot.parameter
+        slot.step.add_(1)
+        slot.mean.lerp_(gradient, 1 - beta1)
+        slot.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        denominator = slot.square.sqrt() / (1 - beta2**slot.step).sqrt() + eps
+        slot.parameter.sub_(slot.mean / denominator * (lr / (1 - beta1**slot.step)))
+
+
+def frozen_copy(module: M) -> M:
+    """Return a copy that no loss changes: a target network."""
+    return deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Move every parameter of `target` the fraction `tau` of its way to that of `source`."""
+    moved: list[Tensor] = list(target.parameters())
+    if moved:
+        torch._foreach_lerp_(moved, list(source.parameters()), tau)
+
+
+def trained(*modules: nn.Module | None) -> Iterator[nn.Parameter]:
+    """Yield the parameters of those modules that there are."""
+    for module in modules:
+        if module is not None:
+            yield from module.parameters()

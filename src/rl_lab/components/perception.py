@@ -1,0 +1,195 @@
+"""From what a replay buffer holds to features: reader, normaliser, encoder and memory of an off-policy agent.
+
+The critic's loss trains it, the policy reads it as it is. Batches are transitions [B, ...] or, for a memory, sequences
+of arrivals [B, T, ...]; both become rows of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.ensemble import EnsembleMLP
+from rl_lab.components.memory import Memory
+from rl_lab.components.mlp import MLP
+from rl_lab.components.normalizer import RunningNormalizer
+from rl_lab.components.observation import ObservationReader
+from rl_lab.core import Batch, Box, Carry, ConfigError, EnvSpec, Observation, Space, Tree, flat_dim, tree_map
+from rl_lab.ops.augmentation import random_shift
+
+CARRY = "carry"  # what act records beside an action when there is a memory
+IMAGE_DIMS = 4  # [B, C, H, W]
+TRANSITION_KEYS = ("observations", "next_observations", "actions", "rewards", "discounts", "weights")
+SEQUENCE_KEYS = ("observations", "actions", "rewards", "is_first", "is_terminal", CARRY)
+
+
+class Transitions(NamedTuple):
+    """Rows of transitions in features."""
+
+    features: Tensor  # [R, F], with gradient
+    next_features: Tensor  # [R, F]
+    next_target_features: Tensor  # [R, F], of the target network
+    actions: Tensor  # [R, ...] as the environment took them
+    rewards: Tensor  # [R]
+    discounts: Tensor  # [R]: 0 where the task ended
+    weights: Tensor | None  # [R] of each row in a loss; None: all alike
+    mask: Tensor | None  # allowed actions of the observations
+    next_mask: Tensor | None  # and of the next ones
+
+
+class Perception(nn.Module):
+    """Observation -> [normaliser] -> [encoder] -> [memory] -> features.
+
+    Args:
+        spec: Of the environment.
+        components: `encoder` and `memory`, where there are.
+        normalize_observations: Normalise vectors by running statistics of the batches.
+        shift_pad: Pixels by which images of a batch are moved at random; 0: none.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        components: Mapping[str, nn.Module],
+        *,
+        normalize_observations: bool = False,
+        shift_pad: int = 0,
+    ) -> None:
+        super().__init__()
+        self.encoder = components.get("encoder")
+        self.memory: Memory | None = components.get("memory")  # type: ignore[assignment]
+        self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None)
+        if normalize_observations and not self.read.is_vector:
+            raise ConfigError(
+                "algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads"
+            )
+        if self.encoder is None and not self.read.is_vector:
+            raise ConfigError("components.encoder: images need one (such as CNN)")
+        self.normalizer = RunningNormalizer((self.read.dim,)) if normalize_observations else None
+        self._shift_pad = shift_pad
+
+    @property
+    def output_dim(self) -> int:
+        """Return the number of features."""
+        last = self.encoder if self.memory is None else self.memory
+        return self.read.dim if last is None else int(last.output_dim)  # type: ignore[arg-type]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Return the keys of a batch that `forward` reads, where there are."""
+        return SEQUENCE_KEYS if self.is_recurrent else TRANSITION_KEYS
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Return whether batches are sequences."""
+        return self.memory is not None
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the memory's carry, or None when there is no memory."""
+        return None if self.memory is None else self.memory.initial_carry(num_envs)
+
+    def step(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Tensor, Tensor | None, Carry]:
+        """Return the features of one step [N, F], the mask of allowed actions and the next carry."""
+        x, mask = self.read(obs)
+        x = self._encode(self._normalized(x))
+        if self.memory is not None:
+            x, carry = self.memory(x, carry, is_first)
+        return x, mask, carry
+
+    def forward(self, batch: Batch, target: Perception, gamma: float) -> Transitions:
+        """Return a batch as rows in features, those of `target` among them; observations are learnt from by the way."""
+        return self._of_sequences(batch, target, gamma) if self.is_recurrent else self._of_transitions(batch, target)
+
+    @torch.no_grad()
+    def seen_by(self, target: Perception, batch: Batch) -> Tensor:
+        """Return the features [R, F] that `target` has of the observations in which the actions were taken."""
+        if not self.is_recurrent:
+            return target._encode(self._read(batch["observations"])[0])
+        rows = tree_map(lambda leaf: leaf.transpose(0, 1), dict(batch))  # [T, B, ...]
+        carry = tree_map(lambda leaf: leaf[0], rows[CARRY])
+        return target._remember(self._read(rows["observations"])[0], carry, rows["is_first"])[:-1].flatten(0, 1)
+
+    def _of_transitions(self, batch: Batch, target: Perception) -> Transitions:
+        x, mask = self._read(batch["observations"], learn=True)
+        next_x, next_mask = self._read(batch["next_observations"])
+        with torch.no_grad():
+            next_features = self._encode(next_x)
+            next_target = next_features if target.encoder is None else target._encode(next_x)
+        return Transitions(
+            self._encode(x),
+            next_features,
+            next_target,
+            batch["actions"],
+            batch["rewards"],
+            batch["discounts"],
+            batch.get("weights"),
+            mask,
+            next_mask,
+        )
+
+    def _of_sequences(self, batch: Batch, target: Perception, gamma: float) -> Transitions:
+        """Step k leads to row k + 1, unless an episode begins there; the first carry is the one that was stored."""
+        rows = tree_map(lambda leaf: leaf.transpose(0, 1), dict(batch))  # [T, B, ...]
+        x, mask = self._read(rows["observations"], learn=True)
+        carry = tree_map(lambda leaf: leaf[0], rows[CARRY])
+        features = self._remember(x, carry, rows["is_first"])
+        with torch.no_grad():
+            target_features = target._remember(x, carry, rows["is_first"])
+        arrived = {key: rows[key][1:].flatten(0, 1) for key in ("actions", "rewards", "is_terminal", "is_first")}
+        return Transitions(
+            features[:-1].flatten(0, 1),
+            features[1:].flatten(0, 1).detach(),
+            target_features[1:].flatten(0, 1),
+            arrived["actions"],
+            arrived["rewards"],
+            gamma * (~arrived["is_terminal"]).to(features.dtype),
+            (~arrived["is_first"]).to(features.dtype),
+            None if mask is None else mask[:-1].flatten(0, 1),
+            None if mask is None else mask[1:].flatten(0, 1),
+        )
+
+    def _remember(self, x: Tree, carry: Carry, is_first: Tensor) -> Tensor:
+        assert self.memory is not None
+        features: Tensor = self.memory(self._encode(x), carry, is_first)[0]
+        return features
+
+    def _encode(self, x: Any) -> Tensor:
+        return x if self.encoder is None else self.encoder(x)
+
+    def _normalized(self, x: Any) -> Any:
+        return x if self.normalizer is None else self.normalizer(x)
+
+    def _read(self, obs: Observation, *, learn: bool = False) -> tuple[Any, Tensor | None]:
+        """Return the encoder's input and the mask of allowed actions; where asked to, follow the statistics."""
+        x, mask = self.read(obs)
+        if self.normalizer is not None and learn:
+            self.normalizer.update(x.flatten(0, -2))
+        x = self._normalized(x)
+        return (tree_map(self._shifted, x) if self._shift_pad else x), mask
+
+    def _shifted(self, x: Tensor) -> Tensor:
+        if x.ndim < IMAGE_DIMS:
+            return x
+        return random_shift(x.flatten(0, -IMAGE_DIMS), self._shift_pad).view(x.shape)  # of sequences: frame by frame
+
+
+def reject_widths(perception: Perception, space: Space, **trunks: nn.Module) -> None:
+    """Raise when the trunk of an actor or of critics does not read what it will be given."""
+    for name, trunk in trunks.items():
+        reads_action = name == "critic" and isinstance(space, Box)
+        given = [f"{perception.output_dim} features", *([f"{flat_dim(space)} of the action"] if reads_action else [])]
+        wanted = perception.output_dim + (flat_dim(space) if reads_action else 0)
+        if isinstance(trunk, MLP | EnsembleMLP) and trunk.input_dim != wanted:
+            raise ConfigError(
+                f"components.{name}.input_dim: must be {wanted} ({' and '.join(given)}), not {trunk.input_dim}"
+            )
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of `values` [..., R] over its last dimension; rows of weight 0 do not count."""
+    if weights is None:
+        return values.mean(-1)
+    return (values * weights).sum(-1) / (weights != 0).sum().clamp_min(1)

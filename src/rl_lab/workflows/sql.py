@@ -1,0 +1,285 @@
+"""Soft Q-learning (Haarnoja et al., 2017, https://arxiv.org/abs/1702.08165) for continuous actions.
+
+One update: critics towards `r + gamma V`, where the soft value `V = log of the integral of exp Q` is estimated from
+uniform actions; the policy, a network that turns noise into actions, along the Stein direction towards `exp Q`. The
+temperature is 1: what rewards are multiplied with sets how greedy it is. Values need no policy, so those of several
+tasks learn side by side, and the policy of their sum does what all of them want.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.action_values import ActionValues
+from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.exploration import reject_long_warm_up
+from rl_lab.components.implicit_policy import ParticlePolicyKind, particle_policy, reject_actor_input
+from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
+from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
+from rl_lab.core import (
+    Actions,
+    Batch,
+    Carry,
+    ConfigError,
+    Extras,
+    Metrics,
+    Observation,
+    Phase,
+    Picture,
+    Update,
+    Workflow,
+    WorkflowContext,
+    hook,
+    isolated_rng,
+    unknown_name,
+)
+from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.ops.raster import heat_map, side_by_side, unit_grid, with_dots
+from rl_lab.ops.svgd import stein_direction
+
+PLOT_DIM, PLOT_SIZE, PLOT_SAMPLES = 2, 160, 100  # of actions; pixels per side of a panel; actions of the policy
+MIN_FIXED = 2  # particles; the kernel's width is a median over their logarithm
+EDGE = 1e-6  # keeps the log-density of a squashed action finite at its bounds
+
+
+class SQL(Workflow):
+    """Soft Q-learning; components: actor (reads features and noise), critic (EnsembleMLP), encoder?, memory?.
+
+    Args:
+        gamma: Discount per env step; replay buffers take it over.
+        policy: implicit (noise in, action out: any number of modes), or gaussian, mixture, flow, squashed by tanh.
+        num_components: Gaussians of a mixture.
+        num_flow_layers: Coupling layers of a flow.
+        value_particles: Uniform actions that a soft value is estimated from.
+        shared_particles: Draw them once for all states of a batch, not anew for each.
+        kernel_particles: Actions of the policy per state, for the Stein direction.
+        update_ratio: Share of these that are moved; the others show them the way.
+        reward_scale: What rewards are multiplied with: the inverse temperature.
+        reward_scale_end: Value that `reward_scale` has moved to, linearly, at the end of a phase; null: it stays.
+        target_update_every: Updates between two moves of the target networks.
+        tau: How far these move towards the critics: 1 copies them.
+        tasks: Infos that are rewards of tasks, each with critics of its own; empty: one task, with the environment's
+            reward or the info that a phase names as its `task`.
+        random_steps: Env steps with uniformly random actions at the start.
+        normalize_observations: Normalise vectors by running statistics of the batches.
+        max_grad_norm: Longest gradient of each network; null leaves it free.
+        plot_observations: Observations whose values over two-dimensional actions the hook `plot_values` draws.
+    """
+
+    task_weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        gamma: UnitInterval = 0.99,
+        policy: ParticlePolicyKind = "implicit",
+        num_components: Count = 4,
+        num_flow_layers: Count = 4,
+        value_particles: Count = 16,
+        shared_particles: bool = True,
+        kernel_particles: Count = 16,
+        update_ratio: UnitInterval = 0.5,
+        reward_scale: Positive = 1.0,
+        reward_scale_end: Positive | None = None,
+        target_update_every: Count = 1_000,
+        tau: UnitInterval = 1.0,
+        tasks: Sequence[str] = (),
+        random_steps: NonNegative = 0,
+        normalize_observations: bool = False,
+        max_grad_norm: Positive | None = None,
+        plot_observations: Sequence[Sequence[float]] = (),
+    ) -> None:
+        super().__init__()
+        self.gamma, self.tau, self.target_update_every = gamma, tau, target_update_every
+        self.policy_kind, self.num_components, self.num_flow_layers = policy, num_components, num_flow_layers
+        self.value_particles, self.shared_particles = value_particles, shared_particles
+        self.num_moved = int(kernel_particles * update_ratio)
+        self.num_fixed = kernel_particles - self.num_moved
+        self.reward_scale, self.reward_scale_end = reward_scale, reward_scale_end
+        self.tasks, self.num_tasks, self.random_steps = tuple(tasks), max(1, len(tasks)), random_steps
+        self.normalize_observations, self.max_grad_norm = normalize_observations, max_grad_norm
+        self.plot_observations = [list(obs) for obs in plot_observations]
+        if self.num_moved < 1 or self.num_fixed < MIN_FIXED:
+            raise ConfigError(
+                f"algorithm.update_ratio: {update_ratio} of kernel_particles={kernel_particles} moves {self.num_moved} "
+                f"(at least 1) and keeps {self.num_fixed} (at least {MIN_FIXED})"
+            )
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Put heads on the components, copy the targets and build the optimisers `critic` and `actor`."""
+        spec, device = context.spec, context.device
+        reject_long_warm_up(context, int(self.random_steps))
+        self.scale = ActionScale(spec, "SQL")
+        normalize, trunk = self.normalize_observations, context.components["actor"]
+        self.perception = Perception(spec, context.components, normalize_observations=normalize).to(device)
+        reject_actor_input(self.policy_kind, trunk, self.perception, self.scale.dim)
+        sizes = {"num_components": self.num_components, "num_layers": self.num_flow_layers}
+        self.policy = particle_policy(self.policy_kind, trunk, self.scale.dim, **sizes).to(device)
+        self.critic = ActionValues(context.components["critic"], spec.action).to(device)
+        reject_widths(self.perception, spec.action, critic=self.critic.trunk)
+        self._reject_options(context)
+        self.target_perception, self.target_critic = frozen_copy(self.perception), frozen_copy(self.critic)
+        self.register_buffer("task_weights", torch.ones(self.num_tasks, device=device))
+        bound = self.max_grad_norm
+        self.critics = Learner(context, "critic", trained(self.perception, self.critic), max_grad_norm=bound)
+        self.actors = Learner(context, "actor", trained(self.policy), max_grad_norm=bound)
+        self.num_updates, self._plot_seed = 0, context.rng.seed("plot")
+        self._wanted_tasks: list[float] = []  # what `task_weights` was last set to
+        self._update_both = context.static(self._learn_both)
+        self._update_policy = context.static(self._learn_policy)
+
+    def _reject_options(self, context: WorkflowContext) -> None:
+        """Raise when critics cannot be shared out among tasks, or a phase wants an unknown task or an empty plot."""
+        if (critics := self.critic.trunk.num_members) % self.num_tasks:
+            raise ConfigError(f"components.critic.num_members: {critics} for {self.num_tasks} algorithm.tasks")
+        steps = {name: (node or {}).get("n_step", 1) for name, node in context.config.get("buffers", {}).items()}
+        if self.tasks and (wrong := [name for name, count in steps.items() if count != 1]):
+            raise ConfigError(f"buffers.{wrong[0]}.n_step: rewards of algorithm.tasks are those of one step")
+        for phase in context.config.get("training", {}).get("phases", ()):
+            name, task, hooks = (phase.get(key) for key in ("name", "task", "workflow_hooks"))
+            if self.tasks and task is not None and task not in self.tasks:
+                raise ConfigError(unknown_name(f"task of phase {name!r}", task, self.tasks))
+            if "plot_values" in str(hooks) and (not self.plot_observations or self.scale.dim != PLOT_DIM):
+                raise ConfigError(
+                    f"hook plot_values of phase {name!r} needs algorithm.plot_observations (has "
+                    f"{len(self.plot_observations)}) and actions of 2 dimensions (has {self.scale.dim})"
+                )
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the memory's state at an episode's start."""
+        return self.perception.initial_carry(num_envs)
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Sample, or take the best of `value_particles` samples; during the first `random_steps` draw uniformly."""
+        features, _, next_carry = self.perception.step(obs, carry, is_first)
+        if explore and step < self.random_steps:
+            actions = self.scale.uniform(len(features), features.device)
+        else:
+            actions = self.policy.sample(features) if explore else self._best_of_samples(features)
+        return self.scale.to_environment(actions), {} if carry is None else {CARRY: carry}, next_carry
+
+    def _best_of_samples(self, features: Tensor) -> Tensor:
+        particles = self.policy(features, self.value_particles)  # [N, K, A]
+        best = self._wanted(features, particles).argmax(-1)
+        return particles[torch.arange(len(best), device=best.device), best]
+
+    @hook
+    def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
+        """Descend the losses of critics and policy on one batch and, when it is time, move the targets."""
+        self.num_updates += 1
+        metrics, errors = self._update_both(self._inputs(batch, phase))
+        if self.num_updates % self.target_update_every == 0:
+            polyak(self.target_critic, self.critic, self.tau)
+            polyak(self.target_perception, self.perception, self.tau)
+        return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
+
+    @hook
+    def update_policy(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Move the policy alone; the critics are as they are."""
+        return self._update_policy(self._inputs(batch, phase))
+
+    @hook(batch=False, group="workflow")
+    def plot_values(self, *, phase: Phase) -> Metrics:
+        """Draw, for each of `plot_observations`, what the policy wants of every action, and actions that it takes."""
+        device, panels = self.task_weights.device, []
+        grid = unit_grid(PLOT_SIZE).to(device).unsqueeze(0)
+        with isolated_rng(self._plot_seed), torch.no_grad():
+            for obs in self.plot_observations:
+                row = torch.tensor([obs], device=device)
+                features, _, _ = self.perception.step(row, self.initial_carry(1), torch.ones(1, device=device).bool())
+                values = self._wanted(features, grid).view(PLOT_SIZE, PLOT_SIZE)
+                panels.append(with_dots(heat_map(values), self.policy(features, PLOT_SAMPLES)[0]))
+        return {"values": Picture(side_by_side(panels))}
+
+    def _inputs(self, batch: Batch, phase: Phase) -> dict[str, Any]:
+        """Return what static functions read, with the scaled rewards [..., tasks]; set what the policy is to want."""
+        task = phase.get("task")
+        wanted = [1.0 if not self.tasks or task in (None, name) else 0.0 for name in self.tasks or ("",)]
+        if wanted != self._wanted_tasks:
+            self._wanted_tasks = wanted
+            self.task_weights.copy_(torch.tensor(wanted))
+        rewards = torch.stack([_reward(batch, name) for name in self.tasks or (task,)], -1)
+        end = self.reward_scale if self.reward_scale_end is None else self.reward_scale_end
+        scale = self.reward_scale + (end - self.reward_scale) * phase.progress
+        return {key: batch[key] for key in self.perception.reads if key in batch} | {"rewards": scale * rewards}
+
+    def _learn_both(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        rows = self.perception(batch, self.target_perception, self.gamma)
+        metrics, errors = self._descend_critic(rows)
+        return metrics | self._descend_policy(rows.features.detach(), rows.weights), errors
+
+    def _learn_policy(self, batch: Batch) -> dict[str, Tensor]:
+        if self.perception.is_recurrent:
+            rows = self.perception(batch, self.target_perception, self.gamma)
+            return self._descend_policy(rows.features.detach(), rows.weights)
+        features, _, _ = self.perception.step(batch["observations"], None, batch["rewards"])  # statistics stay, too
+        return self._descend_policy(features.detach(), batch.get("weights"))
+
+    def _descend_critic(self, rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
+        """Move the critics towards their targets; return metrics and the errors [R] that priorities are made of."""
+        targets = self._targets(rows).repeat_interleave(self.critic.trunk.num_members // self.num_tasks, 0)
+        values = self.critic(rows.features, self.scale.to_unit(rows.actions))
+        losses = self.critic.losses(values, targets)  # [members, R]
+        loss = weighted_mean(losses, rows.weights).sum()
+        norm = self.critics.descend(loss)
+        errors = (values.detach() - targets).abs().mean(0)
+        return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.detach().mean()}, errors
+
+    @torch.no_grad()
+    def _targets(self, rows: Transitions) -> Tensor:
+        """Return `scale r + discount V'(s')`, [tasks, R]."""
+        return rows.rewards.T + rows.discounts * self._soft_values(rows.next_target_features)
+
+    def _soft_values(self, features: Tensor) -> Tensor:
+        """Return the log of the integral of `exp Q'` over actions [tasks, R], by uniform ones of density 2^-A."""
+        states, count, dim = len(features), self.value_particles, self.scale.dim
+        particles = torch.rand(1 if self.shared_particles else states, count, dim, device=features.device) * 2.0 - 1.0
+        values = self._values(self.target_critic, features, particles.expand(states, -1, -1))
+        return values.logsumexp(-1) - math.log(count) + dim * math.log(2.0)
+
+    def _descend_policy(self, features: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+        """Move the policy's actions along the Stein direction towards `exp Q`, seen through tanh."""
+        with torch.no_grad():
+            fixed = self.policy(features, self.num_fixed)  # [R, fixed, A]
+        fixed, moved = fixed.requires_grad_(), self.policy(features, self.num_moved)
+        log_density = self._wanted(features, fixed) + torch.log(1.0 - fixed.square() + EDGE).sum(-1)
+        (scores,) = torch.autograd.grad(log_density.sum(), fixed)
+        direction = stein_direction(fixed.detach(), moved.detach(), scores)  # [R, moved, A]
+        gains = (moved * direction).sum((1, 2))
+        norm = self.actors.descend(-(gains if weights is None else gains * weights).sum())
+        length, spread = direction.norm(dim=-1).mean(), fixed.detach().std(1).mean()
+        return {"actor_grad_norm": norm, "stein_length": length, "action_spread": spread}
+
+    def _values(self, critic: nn.Module, features: Tensor, actions: Tensor) -> Tensor:
+        """Return the lowest value of each task's critics [tasks, R, K] of actions [R, K, A]."""
+        rows = features.repeat_interleave(actions.shape[1], 0)
+        values = critic(rows, actions.flatten(0, 1)).unflatten(0, (self.num_tasks, -1)).amin(1)
+        return values.unflatten(1, actions.shape[:2])
+
+    def _wanted(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Return what the policy climbs [R, K]: the values of the phase's task, or the sum over all."""
+        return (self.task_weights.view(-1, 1, 1) * self._values(self.critic, features, actions)).sum(0)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the number of updates, which the targets wait for."""
+        return {"num_updates": self.num_updates}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self.num_updates = state["num_updates"]
+
+
+def _reward(batch: Batch, task: str | None) -> Tensor:
+    """Return the environment's reward, or the info that is the reward of a task."""
+    if task is None:
+        return batch["rewards"]
+    if task not in (infos := batch.get("infos", {})):
+        raise ConfigError(unknown_name("info that a task is rewarded by", task, infos))
+    return infos[task]

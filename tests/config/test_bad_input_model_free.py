@@ -1,0 +1,175 @@
+"""What does not fit a model-free algorithm is told in one line at the start, and leaves nothing on disk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rl_lab.cli.main import app
+from rl_lab.components.continuous_actions import FITTING
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble
+from rl_lab.config.compose import compose
+from rl_lab.config.targets import Targets
+from rl_lab.core import Box, ConfigError, EnvSpec
+from rl_lab.workflows.sac import SAC
+from tests.workflows.off_policy import networks, start
+
+KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete"}
+WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL")
+PPO = [
+    "+workflow=ppo",
+    "+components@components.actor=mlp",
+    "+buffer@buffers.rollout=rollout",
+    "+training=on_policy",
+]
+PENDULUM, CARTPOLE = "+experiment=sac_pendulum", "+environment=cartpole"
+SETTINGS = {("SAC", "discrete"): ["+preset=sac_discrete"]} | {("PPO", kind): PPO for kind in KINDS}
+RUN = ("experiment.name=bad", "training.total_timesteps=1e5")
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    """Return the one line that `lab train` refuses its overrides with; nothing may be left on disk."""
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(tmp_path / "experiments"))
+    monkeypatch.chdir(tmp_path)
+
+    def train(*overrides):
+        result = CliRunner().invoke(app, ["train", *overrides])
+        assert result.exit_code == 2, result.output
+        assert list(tmp_path.iterdir()) == []
+        (line,) = result.output.strip().splitlines()
+        return line.removeprefix("error: ")
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (
+            ("+preset=dqn", "+environment=pendulum", *RUN),
+            "workflow: DQN does not take the continuous actions of 'Pendulum-v1' (fitting: PPO, SAC, SQL, TD3)",
+        ),
+        (
+            ("+preset=td3", CARTPOLE, *RUN),
+            "workflow: TD3 does not take the discrete actions of 'CartPole-v1' (fitting: DQN, PPO, SAC)",
+        ),
+        (
+            ("+preset=sql", CARTPOLE, *RUN),
+            "workflow: SQL does not take the discrete actions of 'CartPole-v1' (fitting: DQN, PPO, SAC)",
+        ),
+        (
+            ("+preset=sac", "+environment=identity", "environment.kind=multi_discrete", *RUN),
+            "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' (fitting: PPO)",
+        ),
+        (
+            ("+preset=sac", "+environment=dm_control", "environment.name=dm_control/lqr-lqr_2_1", *RUN),
+            "workflow: SAC needs finite action bounds, those of 'dm_control/lqr-lqr_2_1' are infinite",
+        ),
+        (
+            (PENDULUM, "training.total_timesteps=400"),
+            "algorithm.random_steps: 500 env steps of random actions are not less than training.total_timesteps=400",
+        ),
+        (
+            ("+experiment=td3_pendulum", "algorithm.random_steps=1e6"),
+            "algorithm.random_steps: 1000000 env steps of random actions are not less than training.total_timesteps=",
+        ),
+        (
+            (PENDULUM, "buffers.replay.min_size=30_000"),
+            "buffers.replay.min_size: 30000 steps before the first update are more than training.total_timesteps=20000",
+        ),
+        (
+            (PENDULUM, "buffers.replay.capacity=200", "buffers.replay.min_size=100"),
+            "buffers.replay.capacity: 200 is smaller than batch_size=256",
+        ),
+        (
+            (PENDULUM, "buffers.replay.capacity=200", "buffers.replay.min_size=null"),
+            "buffers.replay: min_size=256 (batch_size when it is null) is more than capacity=200 holds",
+        ),
+        (
+            ("+preset=sac", CARTPOLE, *RUN),
+            "components.critic.input_dim: must be 4 (4 features), not 6",
+        ),
+        (
+            (PENDULUM, "components.critic.input_dim=3"),
+            "components.critic.input_dim: must be 4 (3 features and 1 of the action), not 3",
+        ),
+        (
+            ("+experiment=sac_memory_gru", "components.actor.input_dim=5"),
+            "components.actor.input_dim: must be 64 (64 features), not 5",
+        ),
+        ((PENDULUM, "algorithm.subset_size=3"), "algorithm.subset_size: 3 of 2 critics"),
+        (
+            (PENDULUM, "algorithm.policy=gausian"),
+            "algorithm.policy: must be 'gaussian', 'mixture' or 'flow', not 'gausian'",
+        ),
+        (
+            ("+experiment=td3_pendulum", "algorithm.noise=pink"),
+            "algorithm.noise: must be 'gaussian' or 'ou', not 'pink'",
+        ),
+        (
+            ("+experiment=sac_cartpole", "algorithm.policy=flow"),
+            "algorithm: policy and value_range of SAC are for continuous actions",
+        ),
+        ((PENDULUM, "algorithm.target_entropy=high"), "algorithm.target_entropy: must be"),
+        (
+            (PENDULUM, "experiment.compile=captured", "experiment.device=cpu"),
+            "experiment.compile: captured needs a GPU (choices: auto, eager, compiled)",
+        ),
+        (
+            ("+experiment=ppo_cartpole", "experiment.compile=compiled", "experiment.device=cpu"),
+            "experiment.compile: this workflow runs eager, not compiled (choices: auto, eager)",
+        ),
+        (
+            ("+preset=sac", "+environment=car_racing", *RUN),
+            "components.encoder: images need one (such as CNN)",
+        ),
+        (
+            (PENDULUM, "components.critic=null"),
+            "unknown component 'critic' (choices: actor)",
+        ),
+        (
+            (PENDULUM, "components@components.critic=mlp", "components.critic.input_dim=4"),
+            "components.critic: needs an EnsembleMLP",
+        ),
+        (
+            ("+experiment=sac_pong", "algorithm.normalize_observations=true"),
+            "algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads",
+        ),
+    ],
+)
+def test_bad_input_dies_in_one_line(refused, overrides, text):
+    assert refused(*overrides).startswith(text)
+
+
+def test_actions_without_a_dimension_have_no_entropy():
+    spec = EnvSpec("Nothing-v0", Box((3,)), Box((0,), low=-1.0, high=1.0), 10)
+    with pytest.raises(ConfigError, match="SAC needs actions, those of 'Nothing-v0' have no dimension"):
+        start(SAC(), spec, lambda: networks(spec))
+
+
+def test_every_workflow_is_known_to_this_test():
+    folder = Path(__file__).parents[2] / "src" / "rl_lab" / "workflows"
+    assert sorted(name.lower() for name in WORKFLOWS) == sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    assert KINDS.keys() == FITTING.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_the_fitting_workflows_are_those_that_accept(name, kind):
+    composed = compose([*SETTINGS.get((name, kind), [f"+preset={name.lower()}"]), "+environment=identity", *RUN,
+                        f"environment.kind={KINDS[kind]}", "environment.sizes=[3]"])  # fmt: skip
+    if name not in FITTING[kind]:
+        with pytest.raises(ConfigError, match=f"{name} does not take the {kind} actions of 'tensor/Identity-"):
+            assemble(composed, Targets(AllowList()))
+        return
+    parts = assemble(composed, Targets(AllowList()))
+    obs, num_envs = parts.env.reset(0), parts.env.num_envs
+    is_first = torch.ones(num_envs, dtype=torch.bool)
+    with torch.no_grad():
+        actions, _, _ = parts.workflow.act(
+            obs, parts.workflow.initial_carry(num_envs), is_first=is_first, explore=False, step=100
+        )
+    assert len(parts.env.step(actions).rewards) == num_envs

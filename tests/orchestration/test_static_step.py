@@ -1,0 +1,112 @@
+"""How static functions run: the choice, what a checkpoint says of it, and captured graphs."""
+
+import pytest
+import torch
+
+from rl_lab.core import CheckpointError, ConfigError
+from rl_lab.orchestration import static_step
+from rl_lab.orchestration.static_step import FEW_UPDATES, StaticSteps, choose_execution
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "updates", "compilable", "expected"),
+    [
+        ("auto", CPU, FEW_UPDATES, True, "compiled"),
+        ("auto", CPU, FEW_UPDATES - 1, True, "eager"),
+        ("auto", CPU, 10 * FEW_UPDATES, False, "eager"),
+        ("auto", CUDA, 1, False, "captured"),
+        ("eager", CUDA, 10**9, True, "eager"),
+        ("compiled", CPU, 1, True, "compiled"),
+    ],
+)
+def test_the_choice(name, device, updates, compilable, expected, monkeypatch):
+    monkeypatch.setattr(static_step, "missing_compiler", lambda: None)
+    assert choose_execution(name, device, num_updates=updates, is_compilable=compilable) == expected
+
+
+def test_without_a_compiler_auto_is_eager_and_compiled_is_an_error(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert choose_execution("auto", CPU, num_updates=10**9, is_compilable=True) == "eager"
+    with pytest.raises(ConfigError, match=r"experiment\.compile: compiled needs the C\+\+ compiler 'no-such-compiler'"):
+        choose_execution("compiled", CPU, num_updates=1, is_compilable=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "compilable", "message"),
+    [
+        ("captured", True, r"experiment\.compile: captured needs a GPU"),
+        ("compiled", False, r"experiment\.compile: compiled needs optimizers Adam or AdamW"),
+    ],
+)
+def test_what_cannot_be_done_here_is_refused(name, compilable, message):
+    with pytest.raises(ConfigError, match=message):
+        choose_execution(name, CPU, num_updates=1, is_compilable=compilable)
+
+
+def test_a_resumed_run_keeps_to_the_checkpoints_way():
+    steps = StaticSteps("eager")
+    calls = []
+    function = steps(lambda x: calls.append(steps.execution) or x + 1)
+    steps.set_state({"execution": "compiled"})
+    assert steps.get_state() == {"execution": "compiled"}
+    steps.set_state({"execution": "eager"})
+    assert int(function(torch.tensor(1))) == 2
+    assert calls == ["eager"]
+    with pytest.raises(CheckpointError, match="ran captured, which this device cannot"):
+        steps.set_state({"execution": "captured"})
+
+
+def test_a_compiled_function_changes_tensors_in_place():
+    weight = torch.zeros(3)
+
+    def add(batch):
+        weight.add_(batch["x"])
+        return {"sum": weight.sum()}
+
+    steps = StaticSteps("compiled")
+    run = steps(add)
+    for _ in range(3):
+        result = run({"x": torch.ones(3)})
+    assert weight.tolist() == [3.0, 3.0, 3.0]
+    assert float(result["sum"]) == 9.0
+    assert steps.first_call_s > 0.0
+
+
+@torch._dynamo.config.patch(recompile_limit=1)  # 8 by default: the ninth seed would fail
+def test_many_runs_of_one_process_compile():
+    class Workflow:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def learn(self, batch):
+            return batch["x"] * self.factor
+
+    for factor in (2.0, 3.0):
+        run = StaticSteps("compiled")(Workflow(factor).learn)
+        assert run({"x": torch.ones(2)}).tolist() == [factor, factor]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_function_does_what_the_eager_one_does():
+    def make():
+        torch.manual_seed(0)
+        weight = torch.zeros(64, device="cuda")
+
+        def step(batch):
+            weight.lerp_(batch["x"] + torch.randn_like(weight), 0.1)
+            return {"mean": weight.mean()}, weight * 2.0
+
+        return weight, step
+
+    weight, step = make()
+    eager = [step({"x": torch.full((64,), float(i), device="cuda")}) for i in range(8)]
+    captured_weight, captured_step = make()
+    run = StaticSteps("captured")(captured_step)
+    found = [run({"x": torch.full((64,), float(i), device="cuda")}) for i in range(8)]
+    assert torch.equal(weight, captured_weight)
+    for (one, two), (other, both) in zip(eager, found, strict=True):
+        assert torch.equal(one["mean"], other["mean"])
+        assert torch.equal(two, both)
