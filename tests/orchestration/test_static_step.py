@@ -55,7 +55,7 @@ def test_a_resumed_run_keeps_to_the_checkpoints_way():
     steps.set_state({"execution": "eager"})
     assert int(function(torch.tensor(1))) == 2
     assert calls == ["eager"]
-    with pytest.raises(CheckpointError, match="ran captured, which this device cannot"):
+    with pytest.raises(CheckpointError, match="ran captured, which experiment.compile=eager does not"):
         steps.set_state({"execution": "captured"})
 
 

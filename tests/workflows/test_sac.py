@@ -331,6 +331,11 @@ def test_pendulum_gets_better(buffer):
     assert score(workflow, Pendulum(8)) > before + 2.0  # rewards per step, from about -6 to about -1
 
 
+def test_a_stopped_compiled_run_goes_on_exactly(tmp_path):
+    options = ["+experiment=sac_pendulum", "experiment.compile=compiled", "components.actor.hidden_dims=[16]"]
+    assert resumes_exactly([*options, "components.critic.hidden_dims=[16]"], tmp_path, stop_at=150)
+
+
 @pytest.mark.parametrize("stop_at", [37, 150])
 @pytest.mark.parametrize(
     "extra",

@@ -200,6 +200,22 @@ def test_each_task_has_rewards_and_critics_of_its_own():
     assert values[2:].max() < -0.5  # those of b
 
 
+def test_in_a_phase_with_a_task_only_its_critics_learn():
+    workflow = make_sql(tasks=["a", "b"], num_members=4)
+    batch = task_batch(a=torch.clone, b=torch.neg)
+    for task, others in (
+        ("a", slice(2, 4)),
+        ("b", slice(0, 2)),
+        ("a", slice(2, 4)),
+    ):  # Adam has momentum after the first
+        before = [parameter.detach().clone() for parameter in workflow.critic.parameters()]
+        for _ in range(3):
+            workflow.update_agent(batch, phase=phase(task=task))
+        for old, new in zip(before, workflow.critic.parameters(), strict=True):
+            assert torch.equal(old[others], new.detach()[others])
+            assert not torch.equal(old, new.detach())
+
+
 @pytest.mark.parametrize(("task", "weights"), [("a", (1, 0)), ("b", (0, 1)), (None, (1, 1))])
 def test_the_policy_wants_the_task_of_the_phase_or_the_sum(task, weights):
     workflow = make_sql(tasks=["a", "b"], num_members=4)
@@ -397,7 +413,7 @@ def test_identity_is_learned(kind):
 @pytest.mark.parametrize("seed", [11, 12])
 def test_all_goals_are_reached(seed):
     env = MultiGoal(4)
-    options = {"kernel_particles": 32, "reward_scale": 0.1, "lr": 3e-4}
+    options = {"kernel_particles": 32, "reward_scale": 0.1, "shared_particles": False, "lr": 3e-4}
     workflow = make_sql(env.spec, hidden=(128, 128), num_members=1, seed=seed, **options)
     train(workflow, env, env_steps=20_000, start_at=100, seed=seed)
     obs, reached, first = (env := MultiGoal(200, report_goals=True)).reset(0), torch.zeros(200, 4), torch.ones(200)

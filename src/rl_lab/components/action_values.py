@@ -100,8 +100,9 @@ class ActionValues(nn.Module):
 
 def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
     """Return the outputs of the chosen `actions` [B] among those of every choice, [members, B, n] or with atoms."""
-    index = actions.view(1, -1, *[1] * (outputs.ndim - 2)).expand(outputs.shape[0], -1, 1, *outputs.shape[3:])
-    return outputs.gather(2, index).squeeze(2)
+    is_chosen = torch.arange(outputs.shape[2], device=outputs.device) == actions.unsqueeze(-1)  # [B, n]
+    mask = is_chosen if outputs.ndim == 3 else is_chosen.unsqueeze(-1)
+    return torch.where(mask, outputs, 0.0).sum(2)  # a gather's gradient waits for the host where it is deterministic
 
 
 def random_members(outputs: Tensor, count: int) -> Tensor:

@@ -218,8 +218,9 @@ def allowed(values: Tensor, mask: Mask) -> Tensor:
 
 def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
     """Return [R] or [R, k] of outputs [R, n] or [R, n, k] for the chosen `actions` [R]."""
-    index = actions.view(-1, *[1] * (outputs.ndim - 1)).expand(-1, 1, *outputs.shape[2:])
-    return outputs.gather(1, index).squeeze(1)
+    is_chosen = torch.arange(outputs.shape[1], device=outputs.device) == actions.unsqueeze(-1)  # [R, n]
+    mask = is_chosen if outputs.ndim == is_chosen.ndim else is_chosen.unsqueeze(-1)
+    return torch.where(mask, outputs, 0.0).sum(1)  # a gather's gradient waits for the host where it is deterministic
 
 
 def random_choices(draws: Tensor, num_choices: int, mask: Mask) -> Tensor:

@@ -31,6 +31,8 @@ def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:
         os.environ.setdefault(
             "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
         )  # cuBLAS is deterministic only with a fixed workspace
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams and graphs are made on the current one
     torch.use_deterministic_algorithms(experiment["deterministic"])
     torch.backends.cudnn.benchmark = not experiment["deterministic"]
     return device

@@ -17,7 +17,9 @@ COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", 
 def execution(config: Mapping[str, Any], phases: Iterable[Phase], device: torch.device) -> Execution:
     """Return how static functions run."""
     optimizers = (node for node in config["optimizers"].values() if node is not None)
-    is_compilable = all(node["_target_"] in COMPILABLE and not node.get("amsgrad") for node in optimizers)
+    is_compilable = all(
+        node["_target_"] in COMPILABLE and not node.get("amsgrad") and not node.get("maximize") for node in optimizers
+    )
     num_envs = config["environment"].get("num_envs", 1)
     updates = sum(_updates(phase, num_envs) for phase in phases)
     return choose_execution(config["experiment"]["compile"], device, num_updates=updates, is_compilable=is_compilable)
@@ -34,7 +36,10 @@ def _updates(phase: Phase, num_envs: int) -> float:
 
 
 def reject_unused_choice(config: Mapping[str, Any], static: StaticSteps) -> None:
-    """Raise when a run asks for compiled or captured updates of a workflow that has none to offer."""
+    """Raise when a run asks for compiled or captured updates of a workflow that has none; what has none is eager."""
     name = config["experiment"]["compile"]
-    if name not in ("auto", "eager") and not static.num_functions:
+    if static.num_functions:
+        return
+    static.execution = "eager"
+    if name not in ("auto", "eager"):
         raise ConfigError(f"experiment.compile: this workflow runs eager, not {name} (choices: auto, eager)")

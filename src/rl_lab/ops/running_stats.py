@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -18,7 +19,7 @@ class Moments(NamedTuple):
 def batch_moments(batch: Tensor, count_like: Tensor) -> Moments:
     """Return the moments over the first dimension of `batch`; the count gets the type of `count_like`."""
     mean = batch.mean(0)
-    return Moments(mean, (batch - mean).square().mean(0), count_like.new_tensor(batch.shape[0]))
+    return Moments(mean, (batch - mean).square().mean(0), torch.full_like(count_like, batch.shape[0]))
 
 
 def merged_moments(a: Moments, b: Moments) -> Moments:

@@ -140,6 +140,7 @@ class Orchestrator:
     def _update(self, action: Action, phase: Phase) -> None:
         hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
         if not info.needs_batch:
+            self.collector.settle()  # such a hook may borrow the random streams, as an evaluation does
             with self.tracker.timer("update"):
                 update = hook(phase=phase)
         else:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from rl_lab.core.errors import CheckpointError, ConfigError
+from rl_lab.core.errors import CheckpointError, ConfigError, LabError
 from rl_lab.core.trees import Tree, tree_leaves, tree_map
 
 Execution = Literal["eager", "compiled", "captured"]
@@ -109,9 +109,9 @@ class StaticSteps:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Run them as the checkpoint's run did: only that is exact."""
         execution = state["execution"]
-        if (execution == "captured") != (self.execution == "captured"):
+        if execution == "captured" and self.execution != "captured":
             raise CheckpointError(
-                f"the checkpoint's updates ran {execution}, which this device cannot (it would: {self.execution})"
+                f"the checkpoint's updates ran captured, which experiment.compile={self.execution} does not"
             )
         if execution == "compiled" and (reason := missing_compiler()) is not None:
             raise CheckpointError(f"the checkpoint's updates ran compiled, but {reason} is missing")
@@ -140,7 +140,12 @@ class CapturedFunction:
         if self._inputs is None:
             self._capture(args)
         else:
-            for (_, held), (_, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
+            for (path, held), (_, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
+                if held.shape != given.shape:
+                    raise LabError(
+                        f"captured updates need batches of one shape: {path} was {list(held.shape)} and is now "
+                        f"{list(given.shape)} (experiment.compile=eager takes both)"
+                    )
                 held.copy_(given, non_blocking=True)
         self._graph.replay()
         return tree_map(Tensor.clone, self._outputs)

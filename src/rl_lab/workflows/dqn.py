@@ -36,7 +36,7 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
 )
-from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.distributions import masked_logits
 
 
@@ -89,9 +89,9 @@ class DQN(Workflow):
         epsilon_end: UnitInterval = 0.05,
         epsilon_steps: Count = 10_000,
         epsilon_eval: UnitInterval = 0.0,
-        random_steps: NonNegative = 0,
+        random_steps: Natural = 0,
         normalize_observations: bool = False,
-        image_shift: NonNegative = 0,
+        image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
     ) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class DQN(Workflow):
         self.munchausen_tau, self.munchausen_clip = munchausen_tau, munchausen_clip
         self.epsilon_start, self.epsilon_end, self.epsilon_steps = epsilon_start, epsilon_end, epsilon_steps
         self.epsilon_eval, self.random_steps = epsilon_eval, random_steps
-        self.normalize_observations, self.image_shift = normalize_observations, int(image_shift)
+        self.normalize_observations, self.image_shift = normalize_observations, image_shift
         self.max_grad_norm = max_grad_norm
 
     def initialize(self, context: WorkflowContext) -> None:
@@ -117,7 +117,7 @@ class DQN(Workflow):
         spec, device = context.spec, context.device
         if not isinstance(spec.action, Discrete):
             reject_actions(spec, "DQN")
-        reject_long_warm_up(context, int(self.random_steps))
+        reject_long_warm_up(context, self.random_steps)
         self.perception = Perception(
             spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift
         ).to(device)

@@ -39,7 +39,7 @@ from rl_lab.core import (
     flat_dim,
     hook,
 )
-from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.distributions import Distribution
 
 DISCRETE_ENTROPY_SHARE = 0.98  # of the largest entropy there is; Christodoulou, 2019
@@ -82,10 +82,10 @@ class SAC(Workflow):
         actor_reduction: Literal["min", "mean"] = "min",
         subset_size: Count | None = None,
         policy_delay: Count = 1,
-        random_steps: NonNegative = 0,
+        random_steps: Natural = 0,
         value_range: ValueRange | None = None,
         normalize_observations: bool = False,
-        image_shift: NonNegative = 0,
+        image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
     ) -> None:
         super().__init__()
@@ -95,12 +95,12 @@ class SAC(Workflow):
         self.actor_reduction, self.subset_size = actor_reduction, subset_size
         self.policy_delay, self.random_steps = policy_delay, random_steps
         self.value_range, self.max_grad_norm = value_range, max_grad_norm
-        self.normalize_observations, self.image_shift = normalize_observations, int(image_shift)
+        self.normalize_observations, self.image_shift = normalize_observations, image_shift
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic`, `actor` and `alpha`."""
         spec, device = context.spec, context.device
-        reject_long_warm_up(context, int(self.random_steps))
+        reject_long_warm_up(context, self.random_steps)
         self.policy = self._make_policy(spec, context.components["actor"]).to(device)
         self.perception = Perception(
             spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift

@@ -2,8 +2,8 @@
 
 One update: critics towards `r + gamma V`, where the soft value `V = log of the integral of exp Q` is estimated from
 uniform actions; the policy, a network that turns noise into actions, along the Stein direction towards `exp Q`. The
-temperature is 1: what rewards are multiplied with sets how greedy it is. Values need no policy, so those of several
-tasks learn side by side, and the policy of their sum does what all of them want.
+temperature is 1: what rewards are multiplied with sets how greedy it is. Values of several tasks, each learned in its
+own phase, can be added: the policy of their sum does what all of them want.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rl_lab.core import (
     isolated_rng,
     unknown_name,
 )
-from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.raster import heat_map, side_by_side, unit_grid, with_dots
 from rl_lab.ops.svgd import stein_direction
 
@@ -63,8 +63,9 @@ class SQL(Workflow):
         reward_scale_end: Value that `reward_scale` has moved to, linearly, at the end of a phase; null: it stays.
         target_update_every: Updates between two moves of the target networks.
         tau: How far these move towards the critics: 1 copies them.
-        tasks: Infos that are rewards of tasks, each with critics of its own; empty: one task, with the environment's
-            reward or the info that a phase names as its `task`.
+        tasks: Infos that are rewards of tasks, each with critics of its own: those of the phase's `task` learn and are
+            wanted, or all where it names none. Empty: one set of critics, and a phase's `task` is the info that is its
+            reward, instead of the environment's.
         random_steps: Env steps with uniformly random actions at the start.
         normalize_observations: Normalise vectors by running statistics of the batches.
         max_grad_norm: Longest gradient of each network; null leaves it free.
@@ -89,7 +90,7 @@ class SQL(Workflow):
         target_update_every: Count = 1_000,
         tau: UnitInterval = 1.0,
         tasks: Sequence[str] = (),
-        random_steps: NonNegative = 0,
+        random_steps: Natural = 0,
         normalize_observations: bool = False,
         max_grad_norm: Positive | None = None,
         plot_observations: Sequence[Sequence[float]] = (),
@@ -113,7 +114,7 @@ class SQL(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic` and `actor`."""
         spec, device = context.spec, context.device
-        reject_long_warm_up(context, int(self.random_steps))
+        reject_long_warm_up(context, self.random_steps)
         self.scale = ActionScale(spec, "SQL")
         normalize, trunk = self.normalize_observations, context.components["actor"]
         self.perception = Perception(spec, context.components, normalize_observations=normalize).to(device)
@@ -224,12 +225,17 @@ class SQL(Workflow):
 
     def _descend_critic(self, rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
         """Move the critics towards their targets; return metrics and the errors [R] that priorities are made of."""
-        targets = self._targets(rows).repeat_interleave(self.critic.trunk.num_members // self.num_tasks, 0)
+        per_task = self.critic.trunk.num_members // self.num_tasks
+        targets = self._targets(rows).repeat_interleave(per_task, 0)
         values = self.critic(rows.features, self.scale.to_unit(rows.actions))
-        losses = self.critic.losses(values, targets)  # [members, R]
-        loss = weighted_mean(losses, rows.weights).sum()
+        learns = self.task_weights.repeat_interleave(per_task)  # [members]: 1 where it is of a task of the phase
+        loss = (learns * weighted_mean(self.critic.losses(values, targets), rows.weights)).sum()
+        before = [] if self.num_tasks == 1 else [parameter.detach().clone() for parameter in self.critic.parameters()]
         norm = self.critics.descend(loss)
-        errors = (values.detach() - targets).abs().mean(0)
+        with torch.no_grad():
+            for parameter, old in zip(self.critic.parameters(), before, strict=False):
+                parameter.lerp_(old, 1.0 - learns.view(-1, 1, 1))  # momentum must not move what does not learn
+        errors = learns @ (values.detach() - targets).abs() / learns.sum()
         return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.detach().mean()}, errors
 
     @torch.no_grad()

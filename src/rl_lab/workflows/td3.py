@@ -36,7 +36,7 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
 )
-from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 
 
 class DeterministicPolicy(nn.Module):
@@ -119,10 +119,10 @@ class TD3(Workflow):
         noise_std: NonNegative = 0.1,
         noise_std_max: NonNegative | None = None,
         reward_scale: Positive = 1.0,
-        random_steps: NonNegative = 0,
+        random_steps: Natural = 0,
         value_range: ValueRange | None = None,
         normalize_observations: bool = False,
-        image_shift: NonNegative = 0,
+        image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
     ) -> None:
         super().__init__()
@@ -132,12 +132,12 @@ class TD3(Workflow):
         self.target_reduction, self.actor_reduction = target_reduction, actor_reduction
         self.noise_kind, self.noise_std, self.noise_std_max = noise, noise_std, noise_std_max
         self.random_steps, self.value_range, self.max_grad_norm = random_steps, value_range, max_grad_norm
-        self.normalize_observations, self.image_shift = normalize_observations, int(image_shift)
+        self.normalize_observations, self.image_shift = normalize_observations, image_shift
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic` and `actor`."""
         spec, self._device = context.spec, context.device
-        reject_long_warm_up(context, int(self.random_steps))
+        reject_long_warm_up(context, self.random_steps)
         self.scale = ActionScale(spec, "TD3")
         self.noise = self._make_noise()
         self.policy = DeterministicPolicy(context.components["actor"], self.scale.dim).to(self._device)
