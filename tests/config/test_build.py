@@ -141,6 +141,7 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto") == torch.device("cuda", 0)
     assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert choose_device("cuda") == torch.device("cuda", 0)
 
 
 def test_sinks_as_asked_for(composed, targets, run):

@@ -17,10 +17,12 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", 0) if count else torch.device("cpu")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= count:
+    if device.type != "cuda":
+        return device
+    if (index := device.index or 0) >= count:
         choices = ", ".join(["auto", "cpu", *(f"cuda:{index}" for index in range(count))])
         raise ConfigError(f"experiment.device: {name!r} is not on this machine (choices: {choices})")
-    return device
+    return torch.device("cuda", index)  # with a number: torch.cuda takes no other
 
 
 def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:

@@ -99,6 +99,7 @@ class StaticSteps:
                 self._has_compiled = True
             torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
             torch._inductor.config.fallback_random = True  # draw as eager code does
+            torch._inductor.config.size_asserts = False  # shapes never change: 5 % of a small update
             return torch.compile(function, fullgraph=True, dynamic=False)
         return function
 

@@ -121,7 +121,9 @@ def _shape_of(value: Any) -> str:
 
 def is_finite(array: Array) -> bool:
     """Return whether no float is NaN or infinite."""
-    return array.dtype != np.float32 or bool(np.isfinite(array).all())
+    if array.dtype != np.float32:
+        return True
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())  # the first is twice as fast
 
 
 def observation_codec(space: spaces.Space[Any]) -> ObservationCodec:
