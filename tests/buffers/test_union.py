@@ -131,3 +131,13 @@ def test_a_part_that_does_not_tell_its_batch_size_is_checked_when_it_is_drawn():
             assert union.sample()["rewards"].shape == (8, 1)
     with pytest.raises(ConfigError, match="parts.a draws 7 rows, which is not 1.0 of batch_size=8"):
         union.sample()
+
+
+def test_it_needs_what_the_part_needs_that_collects():
+    parts = {"online": ReplayBuffer(50, 6, min_size=20), "demos": ReplayBuffer(50, 2)}
+    ratios = {"online": 0.75, "demos": 0.25}
+    assert UnionBuffer(parts, ratios, 8, add_to="online").needed_steps == 20
+    assert UnionBuffer(parts, ratios, 8, add_to="demos").needed_steps == 2  # min_size is null: its batch_size
+    assert UnionBuffer(parts, ratios, 8).needed_steps == 0
+    assert not UnionBuffer(parts, ratios, 8).is_on_policy
+    assert UnionBuffer({"a": RolloutBuffer()}, {"a": 1.0}, 8).is_on_policy

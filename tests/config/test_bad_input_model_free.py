@@ -17,7 +17,7 @@ from rl_lab.workflows.sac import SAC
 from tests.workflows.off_policy import networks, start
 
 KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete"}
-WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL")
+WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet")
 PPO = [
     "+workflow=ppo",
     "+components@components.actor=mlp",
@@ -26,6 +26,8 @@ PPO = [
 ]
 PENDULUM, CARTPOLE = "+experiment=sac_pendulum", "+environment=cartpole"
 SETTINGS = {("SAC", "discrete"): ["+preset=sac_discrete"]} | {("PPO", kind): PPO for kind in KINDS}
+SETTINGS |= {("Dreamer", kind): ["+preset=dreamer_v3", "budget=tiny"] for kind in KINDS}
+SETTINGS |= {("PlaNet", kind): ["+preset=planet", "budget=tiny"] for kind in KINDS}
 RUN = ("experiment.name=bad", "training.total_timesteps=1e5")
 
 
@@ -50,19 +52,23 @@ def refused(tmp_path, monkeypatch):
     [
         (
             ("+preset=dqn", "+environment=pendulum", *RUN),
-            "workflow: DQN does not take the continuous actions of 'Pendulum-v1' (fitting: PPO, SAC, SQL, TD3)",
+            "workflow: DQN does not take the continuous actions of 'Pendulum-v1' "
+            "(fitting: Dreamer, PPO, PlaNet, SAC, SQL, TD3)",
         ),
         (
             ("+preset=td3", CARTPOLE, *RUN),
-            "workflow: TD3 does not take the discrete actions of 'CartPole-v1' (fitting: DQN, PPO, SAC)",
+            "workflow: TD3 does not take the discrete actions of 'CartPole-v1' "
+            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC)",
         ),
         (
             ("+preset=sql", CARTPOLE, *RUN),
-            "workflow: SQL does not take the discrete actions of 'CartPole-v1' (fitting: DQN, PPO, SAC)",
+            "workflow: SQL does not take the discrete actions of 'CartPole-v1' "
+            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC)",
         ),
         (
             ("+preset=sac", "+environment=identity", "environment.kind=multi_discrete", *RUN),
-            "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' (fitting: PPO)",
+            "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' "
+            "(fitting: Dreamer, PPO, PlaNet)",
         ),
         (
             ("+preset=sac", "+environment=dm_control", "environment.name=dm_control/lqr-lqr_2_1", *RUN),
@@ -87,6 +93,19 @@ def refused(tmp_path, monkeypatch):
         (
             (PENDULUM, "buffers.replay.capacity=200", "buffers.replay.min_size=null"),
             "buffers.replay: min_size=256 (batch_size when it is null) is more than capacity=200 holds",
+        ),
+        (
+            (PENDULUM, "buffers.replay.min_size=null", "buffers.replay.batch_size=999", "training.total_timesteps=600"),
+            "buffers.replay: 999 steps before the first update (min_size, or batch_size when it is null) are more than "
+            "training.total_timesteps=600",
+        ),
+        (
+            (PENDULUM, "components@components.actor=ensemble", "components.actor.input_dim=3"),
+            "components.actor: needs one network (such as MLP), not an EnsembleMLP",
+        ),
+        (
+            ("+experiment=sql_pendulum", "components@components.actor=ensemble", "components.actor.input_dim=4"),
+            "components.actor: needs one network (such as MLP), not an EnsembleMLP",
         ),
         (
             ("+preset=sac", CARTPOLE, *RUN),

@@ -121,7 +121,7 @@ def test_a_variant_becomes_the_lab_s_blocks(checked):
     assert environment["env_kwargs"] == {"max_episode_steps": 1000}
     assert config["workflow"] == {"_target_": "rl_lab.workflows.sac.SAC"}
     said = {"gamma": 0.99, "tau": 0.005, "random_steps": 10_000, "reward_scale": 1.0, "target_entropy": "auto"}
-    assert config["algorithm"] == {**said, "policy": "gaussian"}
+    assert config["algorithm"] == {**said, "policy": "gaussian", "actor_reduction": "mean"}
     actor, critic, replay = config["components"]["actor"], config["components"]["critic"], config["buffers"]["replay"]
     assert (actor["hidden_dims"], actor["activation"]) == ([256, 256], "relu")
     assert (critic["hidden_dims"], critic["num_members"]) == ([256, 256], 2)
@@ -164,6 +164,13 @@ def test_ratios_and_warm_up_mean_the_same(checked):
     config = checked(changed(algorithm_params__config__target_entropy=None))
     assert config["algorithm"]["target_entropy"] is None
     assert "alpha" not in config["optimizers"]
+
+
+@pytest.mark.parametrize(("said", "explores"), [({}, False), ({"eval_deterministic": True}, False),
+                                                ({"eval_deterministic": False}, True)])  # fmt: skip
+def test_evaluation_explores_where_it_was_not_deterministic(checked, said, explores):
+    config = checked(changed(**{f"algorithm_params__config__{key}": value for key, value in said.items()}))
+    assert config["training"]["eval_explore"] is explores
 
 
 def test_infinities_of_json_reach_the_environment(translated):
@@ -311,6 +318,36 @@ A_POLICY = "variant.policy_params.config"
         ),
         ({"algorithm_params__config__lr": 3e-4}, "unknown key of workflow.config 'lr'"),
         ({"algorithm_params__config__Q_lr": "fast"}, "workflow.config.Q_lr: must be a number, not 'fast'"),
+        ({"algorithm_params__config__n_epochs": {"a": 1}}, "workflow.config.n_epochs: must be a number, not {'a': 1}"),
+        ({"algorithm_params__config__n_epochs": math.inf}, "workflow.config.n_epochs: must be a number, not inf"),
+        (
+            {"algorithm_params__config__reward_scale": []},
+            "workflow.config.reward_scale: must be a number or a list of one, not []",
+        ),
+        (
+            {"algorithm_params__config__train_every_n_steps": 0},
+            "workflow.config.train_every_n_steps: must be a number of at least 1, not 0",
+        ),
+        (
+            {"algorithm_params__config__eval_deterministic": "no"},
+            "workflow.config.eval_deterministic: must be true or false, not 'no'",
+        ),
+        ({"policy_params__config": 3}, "components.actor.config: must be a block, not 3"),
+        ({"algorithm_params__class_name": ["SAC"]}, "unknown variant.algorithm_params.class_name \"['SAC']\""),
+        ({"policy_params__config__activation": ["relu"]}, "unknown components.actor.config.activation \"['relu']\""),
+        ({"run_params__checkpoint_frequency": {}}, "variant.run_params.checkpoint_frequency: must be a number, not {}"),
+        ({"sampler_params__config__max_path_length": []}, "variant.sampler_params.config.max_path_length: must be a"),
+        (
+            {"environment_params": {"training": {"universe": "gym", "domain": ["Hopper"], "task": "v3"}}},
+            "variant.environment_params.training.domain: must be a name, not ['Hopper']",
+        ),
+        (
+            {
+                "algorithm_params__config__batch_size": "many",
+                "replay_pool_params": {"class_name": "UnionPool", "config": {"pools": [{}]}},
+            },
+            "buffers.replay.config: the batch_size to share out must be a number, not 'many'",
+        ),
         ({"replay_pool_params__config__size": 3}, "unknown key of buffers.replay.config 'size'"),
         ({"replay_pool_params": 3}, "variant.replay_pool_params: must be a block, not 3"),
         ({"sampler_params__class_name": "RemoteSampler"}, "unknown variant.sampler_params.class_name 'RemoteSampler'"),

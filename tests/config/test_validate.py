@@ -1,8 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
 
 from rl_lab.config.schema import LabConfig, defaults
-from rl_lab.config.validate import read_phases
-from rl_lab.core import ConfigError
+from rl_lab.config.validate import read_phases, reject_sizes
+from rl_lab.core import ConfigError, HookCall, Phase
 
 PHASE = "training.phases.0"
 
@@ -112,3 +114,23 @@ def test_every_option_says_what_it_means():
         for key, option in nested.items():
             assert option.description, f"{name}.{key}"
     assert defaults()["training"]["total_timesteps"] == "???"
+
+
+@pytest.mark.parametrize(
+    ("needed", "hooks", "is_refused"),
+    [
+        (128, ("collect", "update_agent"), False),  # two cycles of 64 steps reach the total of 100, and go beyond
+        (129, ("collect", "update_agent"), True),
+        (129, ("collect",), False),  # nothing learns
+    ],
+)
+def test_a_first_batch_after_the_end_is_refused(needed, hooks, is_refused):
+    phase = Phase("train", "online", tuple(HookCall(hook) for hook in hooks), "steps", 100, buffer="replay")
+    config = {"training": {"total_timesteps": 100}, "buffers": {"replay": {"batch_size": needed}}}
+    buffers = {"replay": SimpleNamespace(needed_steps=needed)}
+    context = SimpleNamespace(config=config, buffers=buffers, num_envs=64)
+    if not is_refused:
+        reject_sizes((phase,), context)
+        return
+    with pytest.raises(ConfigError, match=r"^buffers\.replay: 129 steps before .* than training\.total_timesteps=100$"):
+        reject_sizes((phase,), context)

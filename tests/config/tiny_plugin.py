@@ -14,6 +14,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import nn
 
+from rl_lab.buffers.rollout import RolloutBuffer
 from rl_lab.core import Buffer, ConfigError, EnvSpec, Footprint, Workflow, hook
 from rl_lab.environments.cartpole import CartPole
 
@@ -102,6 +103,10 @@ class TinyBuffer(Buffer):
 
     def set_state(self, state):
         self.trajectory = state["trajectory"]
+
+
+class OwnRollout(RolloutBuffer):
+    """A rollout of the user's own."""
 
 
 class LoadingBuffer(TinyBuffer):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rl_lab.buffers.replay import ReplayBuffer
-from rl_lab.config.allow_list import AllowList
+from rl_lab.config.allow_list import AllowList, load_plugins
 from rl_lab.config.build import assemble
 from rl_lab.config.build import build as build_run
 from rl_lab.config.compose import compose
@@ -29,6 +29,7 @@ from rl_lab.orchestration.overlap import BackgroundEnv
 from rl_lab.orchestration.signals import Interrupted
 from rl_lab.tracking.fingerprint import fingerprint
 from rl_lab.tracking.run_directory import RunDirectory
+from tests.config.tiny import PLUGIN
 from tests.orchestration.parts import Counter, no_timer
 from tests.orchestration.test_orchestrator import NUM_ENVS, build, rows
 
@@ -414,5 +415,26 @@ def test_the_option_reaches_the_collector_and_is_refused_on_policy(tmp_path):
         made = build_run(assemble(composed, targets), RunDirectory.create(tmp_path, overlap, 1), quiet=True)
         assert type(made.collector.env) is kind
         made.collector.env.close()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        ["buffers.rollout._target_=tiny_plugin.OwnRollout"],
+        [
+            "buffers.rollout._target_=rl_lab.buffers.union.UnionBuffer",
+            "+buffers.rollout.batch_size=8",
+            "+buffers.rollout.ratios={new: 1.0}",
+            "+buffers.rollout.parts={new: {_target_: rl_lab.buffers.rollout.RolloutBuffer}}",
+        ],
+    ],
+    ids=["subclass", "part of a union"],
+)
+def test_what_is_on_policy_says_so_itself(rollout):
+    threads, targets = torch.get_num_threads(), Targets(AllowList(load_plugins([PLUGIN])))
+    with pytest.raises(ConfigError, match="training.overlap: strict needs a replay buffer, but phase 'train' learns"):
+        assemble(compose(["+experiment=ppo_cartpole", "training.overlap=strict", *rollout]), targets)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)

@@ -1,11 +1,13 @@
 """How static functions run: the choice, what a checkpoint says of it, and captured graphs."""
 
+import os
+
 import pytest
 import torch
 
-from rl_lab.core import CheckpointError, ConfigError
+from rl_lab.core import CheckpointError, ConfigError, LabError
 from rl_lab.orchestration import static_step
-from rl_lab.orchestration.static_step import FEW_UPDATES, StaticSteps, choose_execution
+from rl_lab.orchestration.static_step import FEW_UPDATES, StaticSteps, choose_execution, keep_compiled
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
@@ -87,6 +89,56 @@ def test_many_runs_of_one_process_compile():
     for factor in (2.0, 3.0):
         run = StaticSteps("compiled")(Workflow(factor).learn)
         assert run({"x": torch.ones(2)}).tolist() == [factor, factor]
+
+
+class Uncompilable:
+    """Counts its calls; a graph cannot be made of it."""
+
+    def __init__(self):
+        self.total = torch.zeros(())
+
+    def __call__(self, x):
+        torch._dynamo.graph_break()
+        self.total += x
+        return self.total.clone()
+
+
+def test_auto_runs_eager_what_cannot_be_compiled_and_says_so_once():
+    steps, said, other = StaticSteps("compiled", may_fall_back=True), [], Uncompilable()
+    steps.warn = lambda *, message: said.append(message)
+    first = steps(lambda x: x + (1 if torch.compiler.is_compiling() else 2))
+    assert int(first(torch.tensor(0))) == 1
+    failing, third = steps(Uncompilable().__call__), steps(other.__call__)
+    assert [float(failing(torch.ones(()))) for _ in range(2)] == [1.0, 2.0]  # what failed has changed nothing
+    assert float(third(torch.ones(()))) == 1.0
+    assert int(first(torch.tensor(0))) == 2  # all of a run's functions run the same way
+    assert steps.get_state() == {"execution": "eager"}
+    (line,) = said
+    assert line.startswith("updates run eager, they could not be compiled: Unsupported: ")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_compiled_that_cannot_be_is_an_error_of_one_line(is_resumed):
+    steps = StaticSteps("eager" if is_resumed else "compiled", may_fall_back=is_resumed)
+    if is_resumed:  # the checkpoint's updates ran compiled: eager ones would not be exact
+        steps.set_state({"execution": "compiled"})
+    with pytest.raises(LabError, match=r"^experiment\.compile: compiled failed \(choices: auto, eager\): ") as error:
+        steps(Uncompilable().__call__)(torch.ones(()))
+    assert "\n" not in str(error.value)
+
+
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "set, so that what the test leaves is taken back")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert keep_compiled() == "compiled updates are not kept for the next run: Not a directory"
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert keep_compiled() is None
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "rl-lab" / "compiled")
+    assert (tmp_path / "rl-lab" / "compiled").is_dir()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -47,10 +47,21 @@ def networks(spec, hidden=(16,), num_members=2, **critic):
     }
 
 
-def start(workflow, spec, components, *, num_envs=4, lr=1e-3, names=("critic", "actor", "alpha"), seed=0, static=None):
+def start(
+    workflow,
+    spec,
+    components,
+    *,
+    num_envs=4,
+    lr=1e-3,
+    names=("critic", "actor", "alpha"),
+    seed=0,
+    static=None,
+    factory=None,
+):
     """Initialise a workflow; `components` is a function, so that the seed decides their weights too."""
     seed_everything(seed)
-    factories = {name: partial(torch.optim.Adam, lr=lr, fused=True) for name in names}
+    factories = dict.fromkeys(names, factory or partial(torch.optim.Adam, lr=lr, fused=True))
     workflow.initialize(
         WorkflowContext(
             config={},

@@ -11,6 +11,7 @@ from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.components.action_values import ValueRange
 from rl_lab.components.cnn import CNN
 from rl_lab.components.dict_encoder import DictEncoder
+from rl_lab.components.ensemble import EnsembleMLP
 from rl_lab.components.mlp import MLP
 from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, EnvSpec, MultiDiscrete, Update, flat_dim
 from rl_lab.environments.identity import Identity
@@ -358,7 +359,10 @@ def test_compiled_and_eager_updates_agree():
     ("spec", "message"),
     [
         (EnvSpec("x", Box((3,)), Box((2,), low=-1.0, high=1.0)), r"DQN does not take the continuous .*SAC, SQL, TD3"),
-        (EnvSpec("x", Box((3,)), MultiDiscrete((2, 2))), r"DQN does not take the multi-discrete .*\(fitting: PPO\)"),
+        (
+            EnvSpec("x", Box((3,)), MultiDiscrete((2, 2))),
+            r"DQN does not take the multi-discrete .*\(fitting: Dreamer, PPO, PlaNet\)",
+        ),
     ],
 )
 def test_actions_that_do_not_fit_are_refused(spec, message):
@@ -371,3 +375,17 @@ def test_options_that_do_not_go_together_are_refused():
         make_dqn(double=True, munchausen=True)
     with pytest.raises(ConfigError, match=r"algorithm\.value_range"):
         make_dqn(distribution="categorical")
+
+
+@pytest.mark.parametrize(
+    ("components", "message"),
+    [
+        ({"critic": EnsembleMLP(3, (16,))}, r"^components\.critic: needs one network \(such as MLP\), not an Ens"),
+        ({"value": EnsembleMLP(3, (16,))}, r"^components\.value: needs one network"),
+        ({"value": MLP(5, (16,))}, r"^components\.value\.input_dim: must be 3 \(3 features\), not 5$"),
+        ({"critic": MLP(5, (16,))}, r"^components\.critic\.input_dim: must be 3 \(3 features\), not 5$"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused(components, message):
+    with pytest.raises(ConfigError, match=message):
+        make_dqn(components=lambda: networks(SPEC) | components, dueling=True)

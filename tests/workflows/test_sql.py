@@ -33,7 +33,7 @@ def make_sql(spec=SPEC, *, hidden=(16,), num_members=2, seed=0, static=None, lr=
     def components():
         return networks(spec, options.get("policy", "implicit"), hidden, num_members)
 
-    names = ("critic", "actor")
+    names = ("actor", *([f"critic_{task}" for task in options.get("tasks", ())] or ["critic"]))
     return start(SQL(**options), spec, components, names=names, seed=seed, static=static, lr=lr, num_envs=num_envs)
 
 
@@ -49,7 +49,7 @@ def task_batch(**tasks):
 
 def critic_value(critic, member, obs, action):
     """Return one critic's value of one state and action, layer by layer."""
-    first, head = critic.trunk.layers[0], critic.head
+    first, head = critic[0].trunk.layers[0], critic[0].head
     hidden = torch.relu(torch.cat([obs, action]) @ first.weight[member] + first.bias[member])
     return (hidden @ head.weight[member] + head.bias[member]).squeeze()
 
@@ -145,7 +145,7 @@ def test_soft_value_is_the_log_of_the_integral(shared):
         found = workflow._soft_values(obs)[0]
         line = (torch.arange(100) + 0.5) / 50 - 1.0  # midpoints of 100 cells of [-1, 1]
         cells = torch.cartesian_prod(line, line)
-        values = workflow._values(workflow.target_critic, obs, cells.expand(3, -1, -1))[0]
+        values = workflow.target_critic(obs, cells.expand(3, -1, -1))[0]
         expected = (values.double().exp().sum(-1) * 0.02**2).log()
     assert found.tolist() == pytest.approx(expected.tolist(), abs=0.02)
 
@@ -195,25 +195,38 @@ def test_each_task_has_rewards_and_critics_of_its_own():
     for _ in range(100):
         workflow.update_agent(batch, phase=phase())
     with torch.no_grad():
-        values = workflow.critic(batch["observations"], batch["actions"] / 2.0).mean(1)
-    assert values[:2].min() > 0.5  # the twins of a
-    assert values[2:].max() < -0.5  # those of b
+        a, b = (critics(batch["observations"], batch["actions"] / 2.0).mean(1) for critics in workflow.critic.tasks)
+    assert (len(a), len(b)) == (2, 2)  # twins each
+    assert a.min() > 0.5
+    assert b.max() < -0.5
 
 
-def test_in_a_phase_with_a_task_only_its_critics_learn():
-    workflow = make_sql(tasks=["a", "b"], num_members=4)
-    batch = task_batch(a=torch.clone, b=torch.neg)
-    for task, others in (
-        ("a", slice(2, 4)),
-        ("b", slice(0, 2)),
-        ("a", slice(2, 4)),
-    ):  # Adam has momentum after the first
-        before = [parameter.detach().clone() for parameter in workflow.critic.parameters()]
+def held(workflow, task):
+    """Return all that the critics of a task and their optimiser hold."""
+    state = workflow.critics[task].optimizer.state_dict()["state"]
+    values = [*workflow.critic[task].parameters(), *(value for slot in state.values() for value in slot.values())]
+    return torch.cat([value.detach().flatten() for value in values])
+
+
+def test_in_a_phase_with_a_task_only_its_critics_and_their_optimiser_move():
+    workflow, batch = make_sql(tasks=["a", "b"], num_members=4), task_batch(a=torch.clone, b=torch.neg)
+    for name, learning in (("a", 0), ("b", 1), ("a", 0)):  # there is momentum after the first
+        before = held(workflow, 0), held(workflow, 1)
         for _ in range(3):
-            workflow.update_agent(batch, phase=phase(task=task))
-        for old, new in zip(before, workflow.critic.parameters(), strict=True):
-            assert torch.equal(old[others], new.detach()[others])
-            assert not torch.equal(old, new.detach())
+            workflow.update_agent(batch, phase=phase(task=name))
+        assert torch.equal(held(workflow, 1 - learning), before[1 - learning])
+        assert not torch.equal(held(workflow, learning), before[learning])
+    assert {float(slot["step"]) for slot in workflow.critics[0].optimizer.state.values()} == {6.0}
+
+
+def test_a_task_that_comes_late_begins_as_the_first_one_did():
+    workflow, batch = make_sql(tasks=["a", "b"], lr=1e-3), task_batch(a=torch.clone, b=torch.neg)
+    for _ in range(20):
+        workflow.update_agent(batch, phase=phase(task="a"))
+    before = parameters(workflow.critic[1])
+    workflow.update_agent(batch, phase=phase(task="b"))
+    moved = (parameters(workflow.critic[1]) - before).abs()
+    assert float(moved.max()) == pytest.approx(1e-3, rel=1e-2)  # Adam's first step is the learning rate, or nothing
 
 
 @pytest.mark.parametrize(("task", "weights"), [("a", (1, 0)), ("b", (0, 1)), (None, (1, 1))])
@@ -222,22 +235,28 @@ def test_the_policy_wants_the_task_of_the_phase_or_the_sum(task, weights):
     batch, options = task_batch(a=torch.clone, b=torch.neg), {} if task is None else {"task": task}
     workflow._inputs(batch, phase(**options))
     actions = torch.rand(32, 1, 2) * 2 - 1
-    outputs = workflow.critic(batch["observations"], actions[:, 0])  # [4, 32]
-    expected = weights[0] * outputs[:2].amin(0) + weights[1] * outputs[2:].amin(0)
+    lowest_of = [critics(batch["observations"], actions[:, 0]).amin(0) for critics in workflow.critic.tasks]
+    expected = weights[0] * lowest_of[0] + weights[1] * lowest_of[1]
     torch.testing.assert_close(workflow._wanted(batch["observations"], actions)[:, 0], expected)
 
 
 def test_composing_leaves_the_critics_as_they_are():
-    workflow = make_sql(tasks=["a", "b"], normalize_observations=True)
+    workflow = make_sql(tasks=["a", "b"])
     batch = task_batch(a=torch.clone, b=torch.neg)
     workflow.update_agent(batch, phase=phase(task="a"))
     critic, policy = parameters(workflow.critic), parameters(workflow.policy)
-    seen = workflow.perception.normalizer.count.clone()
     metrics = workflow.update_policy(batch, phase=phase())
     assert torch.equal(parameters(workflow.critic), critic)
-    assert torch.equal(workflow.perception.normalizer.count, seen)
     assert not torch.equal(parameters(workflow.policy), policy)
     assert set(metrics) == {"actor_grad_norm", "stein_length", "action_spread"}
+
+
+def test_moving_the_policy_alone_leaves_the_statistics_as_they_are():
+    workflow, batch = make_sql(normalize_observations=True), random_batch(SPEC)
+    workflow.update_agent(batch, phase=phase())
+    seen = workflow.perception.normalizer.count.clone()
+    workflow.update_policy(batch, phase=phase())
+    assert torch.equal(workflow.perception.normalizer.count, seen)
 
 
 def test_a_phase_may_name_the_info_that_is_the_reward():
@@ -384,6 +403,22 @@ def test_plots_do_not_disturb_training(tmp_path):
 def test_bad_options_are_one_line_at_start(overrides, message):
     with pytest.raises(ConfigError, match=message) as error:
         parts_of(["+experiment=sql_multigoal", *overrides])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["+experiment=sql_multigoal_finetune", "buffers.replay.n_step=3"], r"^buffers.replay.n_step: must be 1"),
+        (
+            ["+experiment=sql_multigoal_composed", "algorithm.normalize_observations=true"],
+            r"^algorithm.normalize_observations: several algorithm.tasks would share it",
+        ),
+    ],
+)
+def test_what_does_not_go_with_tasks_is_one_line_at_start(overrides, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        parts_of(overrides)
     assert "\n" not in str(error.value)
 
 

@@ -62,6 +62,16 @@ class RingBuffer(Buffer):
         """Return how many env steps can be sampled."""
         return self._transitions.size
 
+    @property
+    def needed_steps(self) -> int:
+        """Return `min_size`."""
+        return self._min_size
+
+    @property
+    def batch_rows(self) -> int:
+        """Return `batch_size`."""
+        return self.batch_size
+
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps; the oldest make room."""
         self._transitions.add(trajectory)

@@ -35,6 +35,11 @@ class RolloutBuffer(Buffer):
         """Return how many env steps it holds."""
         return sum(chunk["rewards"].numel() for chunk in self._chunks)
 
+    @property
+    def is_on_policy(self) -> bool:
+        """Return True: what it holds is learned from once, at once."""
+        return True
+
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps."""
         self._chunks.append(trajectory)

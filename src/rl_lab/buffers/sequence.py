@@ -88,6 +88,11 @@ class SequenceBuffer(Buffer):
         """Return how many rows it holds."""
         return int(np.minimum(self._starts.totals, self._length).sum())
 
+    @property
+    def batch_rows(self) -> int:
+        """Return the rows of all sequences of a batch."""
+        return self.batch_size * self.sequence_length
+
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps; more than the ring holds leave only their end."""
         for part in _pieces(

@@ -69,6 +69,16 @@ class UnionBuffer(Buffer):
         """Return whether all parts do."""
         return all(part.brings_data for part in self._parts.values())
 
+    @property
+    def is_on_policy(self) -> bool:
+        """Return whether any part is."""
+        return any(part.is_on_policy for part in self._parts.values())
+
+    @property
+    def needed_steps(self) -> int:
+        """Return what the part needs that gets what is collected."""
+        return 0 if self._add_to is None else self._parts[self._add_to].needed_steps
+
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps in the part that takes them."""
         if self._add_to is None:

@@ -20,6 +20,8 @@ from rl_lab.config.memory import check_room
 from rl_lab.config.record import record_start
 from rl_lab.config.resume import Start, check_start, config_files, find_start, has_checkpoints, load_start, restore
 from rl_lab.config.targets import Targets
+from rl_lab.config.units import ratio_notes
+from rl_lab.config.validate import read_phases
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.signals import Interrupted
 from rl_lab.tracking.run_directory import RunDirectory, Status
@@ -47,7 +49,7 @@ def new_job(
     experiment, training = parts.config["experiment"], parts.config["training"]
     notes = _notes(parts, Path(run_dir or experiment["root"]))
     if start is None and training["resume_path"] is not None:
-        start = find_start(training["resume_path"], training["resume_mode"])
+        start = find_start(training["resume_path"], training["resume_mode"], training["resume_parts"])
     if start is not None:
         start = check_start(start, parts)
     _tell(notes, quiet)
@@ -69,6 +71,8 @@ def continued_job(run: RunDirectory, composed: DictConfig, targets: Targets, *, 
 def _notes(parts: Parts, root: Path, run: Path | None = None) -> list[str]:
     """Return what a person should know before a run begins; buffers that cannot fit are refused."""
     notes, spec = check_room(parts.context.buffers, parts.config["buffers"], root, run), parts.env.spec
+    phases = read_phases(parts.config, parts.targets)
+    notes += ratio_notes(phases, parts.context.buffers, spec.action_repeat)
     if not spec.exact_resume:
         notes += [f"environment {spec.id!r} cannot be restored exactly: this run can be warm-started but not resumed"]
     return notes

@@ -11,9 +11,9 @@ from torch import Tensor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, flat_dim
 
 FITTING = {  # which workflows take which actions
-    "continuous": ("PPO", "SAC", "SQL", "TD3"),
-    "discrete": ("DQN", "PPO", "SAC"),
-    "multi-discrete": ("PPO",),
+    "continuous": ("Dreamer", "PPO", "PlaNet", "SAC", "SQL", "TD3"),
+    "discrete": ("DQN", "Dreamer", "PPO", "PlaNet", "SAC"),
+    "multi-discrete": ("Dreamer", "PPO", "PlaNet"),
 }
 
 

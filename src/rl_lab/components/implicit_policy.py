@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.mlp import MLP, orthogonal_linear
-from rl_lab.components.perception import Perception
+from rl_lab.components.perception import Perception, reject_ensemble
 from rl_lab.components.squashed_heads import squashed_head
 from rl_lab.core import ConfigError
 
@@ -78,7 +78,8 @@ def particle_policy(
 
 
 def reject_actor_input(kind: ParticlePolicyKind, trunk: nn.Module, perception: Perception, action_dim: int) -> None:
-    """Raise when an MLP right behind the observations does not read what a policy of this kind gives it."""
+    """Raise when an actor is many, or an MLP right behind the observations does not read what it will be given."""
+    reject_ensemble("actor", trunk)
     if not isinstance(trunk, MLP) or perception.encoder is not None or perception.is_recurrent:
         return
     found = next((layer.in_features for layer in trunk if isinstance(layer, nn.Linear)), None)

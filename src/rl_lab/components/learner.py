@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -64,7 +65,10 @@ class Learner:
 
     def descend(self, loss: Tensor) -> Tensor:
         """Take one step down the gradient of `loss` and return the gradient's norm before clipping."""
-        gradients = torch.autograd.grad(loss, self.parameters)
+        return self.apply(torch.autograd.grad(loss, self.parameters))
+
+    def apply(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Take one step down these gradients and return their norm before clipping."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if self._max_grad_norm is not None:
             scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
@@ -93,6 +97,13 @@ class Learner:
         """Hold on to the optimiser's state, which loading replaces."""
         states = [(parameter, optimizer.state[parameter]) for parameter in self.parameters]
         self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
+
+
+def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
+    """Let several learners take a step down one loss, with one pass backwards; return the norms of their gradients."""
+    learners = list(learners)
+    gradients = iter(torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters]))
+    return [learner.apply(tuple(islice(gradients, len(learner.parameters)))) for learner in learners]
 
 
 def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: dict[str, Any]) -> None:

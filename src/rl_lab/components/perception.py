@@ -176,9 +176,17 @@ class Perception(nn.Module):
         return random_shift(x.flatten(0, -IMAGE_DIMS), self._shift_pad).view(x.shape)  # of sequences: frame by frame
 
 
+def reject_ensemble(name: str, trunk: nn.Module) -> None:
+    """Raise when several networks stand where a workflow wants one."""
+    if isinstance(trunk, EnsembleMLP):
+        raise ConfigError(f"components.{name}: needs one network (such as MLP), not an EnsembleMLP")
+
+
 def reject_widths(perception: Perception, space: Space, **trunks: nn.Module) -> None:
-    """Raise when the trunk of an actor or of critics does not read what it will be given."""
+    """Raise when the trunk of an actor or of critics does not read what it will be given; only critics may be many."""
     for name, trunk in trunks.items():
+        if name != "critic":
+            reject_ensemble(name, trunk)
         reads_action = name == "critic" and isinstance(space, Box)
         given = [f"{perception.output_dim} features", *([f"{flat_dim(space)} of the action"] if reads_action else [])]
         wanted = perception.output_dim + (flat_dim(space) if reads_action else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from omegaconf import DictConfig
 
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import prepare_torch
-from rl_lab.config.execution import execution, reject_unused_choice
+from rl_lab.config.execution import execution, reject_uncapturable, reject_uncompilable, reject_unused_choice
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
 from rl_lab.config.targets import Supply, Targets
@@ -32,8 +33,6 @@ from rl_lab.orchestration.static_step import StaticSteps
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.tracker import Tracker
-
-ON_POLICY = "rl_lab.buffers.rollout.RolloutBuffer"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
     config = freeze(validate(resolve(composed, dims(env.spec)), targets))
     phases = read_phases(config, targets)
-    static = StaticSteps(execution(config, phases, device))
+    is_auto = config["experiment"]["compile"] == "auto"
+    static = StaticSteps(execution(config, phases, device), may_fall_back=is_auto)
     with device:
         context = WorkflowContext(
             config=config,
@@ -77,10 +77,12 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
     reject_unused_choice(config, static)
+    reject_uncompilable(config, static, workflow)
+    reject_uncapturable(config, static, context.optimizers)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
-    reject_sizes(phases, config)
-    _reject_overlap(config, phases)
+    reject_sizes(phases, context)
+    _reject_overlap(phases, context)
     return Parts(config, composed, targets, env, workflow, context, static)
 
 
@@ -94,6 +96,7 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
         every_updates=logging["every_updates"],
         frames_per_step=context.spec.action_repeat,
     )
+    parts.static.warn = partial(tracker.event, "not_compiled")
     for name, buffer in context.buffers.items():
         buffer.attach(run.path / "buffers" / name)
     phases = read_phases(parts.config, parts.targets)
@@ -112,14 +115,14 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
     )
 
 
-def _reject_overlap(config: Frozen, phases: tuple[Phase, ...]) -> None:
+def _reject_overlap(phases: tuple[Phase, ...], context: WorkflowContext) -> None:
     """Refuse steps beside updates where every action must come from the weights that are updated."""
-    targets = {name: node["_target_"] for name, node in config["buffers"].items() if node is not None}
-    for phase in phases if config["training"]["overlap"] else ():
-        if phase.type == "online" and targets.get(phase.buffer or "") == ON_POLICY:
+    overlap = context.config["training"]["overlap"]
+    for phase in phases if overlap else ():
+        if phase.type == "online" and phase.buffer is not None and context.buffers[phase.buffer].is_on_policy:
             raise ConfigError(
-                f"training.overlap: {config['training']['overlap']} needs a replay buffer, but phase {phase.name!r} "
-                f"learns from the rollout {phase.buffer!r}, whose actions may not be older than the weights (set null)"
+                f"training.overlap: {overlap} needs a replay buffer, but phase {phase.name!r} learns from the rollout "
+                f"{phase.buffer!r}, whose actions may not be older than the weights (set null)"
             )
 
 

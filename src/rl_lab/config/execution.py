@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
+from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.static_step import Execution, StaticSteps, choose_execution
 
 COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
@@ -43,3 +45,46 @@ def reject_unused_choice(config: Mapping[str, Any], static: StaticSteps) -> None
     static.execution = "eager"
     if name not in ("auto", "eager"):
         raise ConfigError(f"experiment.compile: this workflow runs eager, not {name} (choices: auto, eager)")
+
+
+def reject_uncompilable(config: Mapping[str, Any], static: StaticSteps, workflow: Workflow) -> None:
+    """Raise when updates shall be compiled that torch's compiler cannot take as one graph; `auto` then runs eager."""
+    if static.execution != "compiled" or workflow.is_compilable:
+        return
+    static.execution = "eager"
+    if config["experiment"]["compile"] != "auto":
+        kind = type(workflow).__name__
+        raise ConfigError(
+            f"experiment.compile: updates of {kind} loop over time, which is too long to compile (choices: auto, eager)"
+        )
+
+
+def reject_uncapturable(
+    config: Mapping[str, Any], static: StaticSteps, optimizers: Mapping[str, torch.optim.Optimizer]
+) -> None:
+    """Raise when an update shall be captured whose optimiser counts on the host; `auto` then runs eager."""
+    wrong = [name for name, optimizer in optimizers.items() if not _is_capturable(optimizer)]
+    if static.execution != "captured" or not wrong:
+        return
+    static.execution = "eager"
+    if config["experiment"]["compile"] != "auto":
+        kind = type(optimizers[wrong[0]]).__name__
+        raise ConfigError(
+            f"experiment.compile: captured needs optimizers that know `capturable`, such as Adam, and "
+            f"optimizers.{wrong[0]} is {kind} (choices: auto, eager)"
+        )
+
+
+def _is_capturable(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a replay does all that a step does: the optimiser counts nothing on the host.
+
+    SGD counts nothing at all; one that does not know the option must have all its state on the device from the start.
+    """
+    if isinstance(optimizer, torch.optim.SGD) or all("capturable" in group for group in optimizer.param_groups):
+        return True
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return all(p in optimizer.state and _is_beside(p, optimizer.state[p].values()) for p in parameters)
+
+
+def _is_beside(parameter: Tensor, values: Iterable[Any]) -> bool:
+    return all(isinstance(value, Tensor) and value.device == parameter.device for value in values)

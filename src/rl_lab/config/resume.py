@@ -41,6 +41,7 @@ class Start:
     source: RunDirectory
     mode: ResumeMode
     checkpoint: Path | None = None  # None: the newest whole one
+    parts: tuple[str, ...] | None = None  # modules whose weights are taken; None: all
     changes: list[Change] = field(default_factory=list)
 
 
@@ -89,12 +90,15 @@ def _apply(config: DictConfig, text: str, override: Override) -> None:
         raise ConfigError(f"{text}: {one_line(error)}") from error
 
 
-def find_start(path: Path | str, mode: ResumeMode) -> Start:
+def find_start(path: Path | str, mode: ResumeMode, parts: Sequence[str] | None = None) -> Start:
     """Read `training.resume_path`: a run directory (its newest checkpoint) or one checkpoint of a run."""
     place = Path(path).expanduser().absolute()
+    if parts is not None and mode != "warm_start":
+        raise ConfigError(f"training.resume_parts: goes with training.resume_mode=warm_start, not {mode}")
+    chosen = None if parts is None else tuple(parts)
     if (place / "MANIFEST.json").is_file():
-        return Start(RunDirectory.open(place.parent.parent), mode, place)
-    return Start(RunDirectory.open(place), mode)
+        return Start(RunDirectory.open(place.parent.parent), mode, place, chosen)
+    return Start(RunDirectory.open(place), mode, parts=chosen)
 
 
 def check_start(start: Start, parts: Parts) -> Start:
@@ -117,7 +121,8 @@ def check_start(start: Start, parts: Parts) -> Start:
             f"experiment.device: the run was made on {made_on!r} and is exact only there, not on {device!r}"
         )
     _reject_older(start)
-    return Start(start.source, start.mode, start.checkpoint, check_exact(read_config(start.source), parts.config))
+    changes = check_exact(read_config(start.source), parts.config)
+    return Start(start.source, start.mode, start.checkpoint, changes=changes)
 
 
 def _reject_older(start: Start) -> None:
@@ -148,7 +153,7 @@ def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start, loaded:
     if start.mode == "exact" and not is_own:
         for name in ("metrics_file", "events_file"):
             shutil.copyfile(vars(start.source)[name], vars(run)[name])
-    orchestrator.restore(loaded.state, start.mode, is_own=is_own)
+    orchestrator.restore(loaded.state, start.mode, is_own=is_own, parts=start.parts)
     for damaged in loaded.damaged:
         orchestrator.tracker.event("damaged_checkpoint", message=f"skipped a damaged checkpoint: {damaged}")
     orchestrator.tracker.event(

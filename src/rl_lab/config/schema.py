@@ -87,6 +87,11 @@ class TrainingConfig(Block):
         description="What is taken from resume_path: exact (everything), warm_start (weights) or "
         "warm_start_optimizer (weights and optimisers).",
     )
+    resume_parts: list[str] | None = Field(
+        default=None,
+        description="Modules of the workflow whose weights warm_start takes, such as [world_model], also from a run of "
+        "another workflow; null: all.",
+    )
 
 
 class LoggingConfig(Block):
@@ -107,7 +112,7 @@ class LoggingConfig(Block):
 class BudgetConfig(Block):
     """Upper bounds on other options, so that any experiment can be run in a second or two (budget=tiny)."""
 
-    caps: dict[str, int] = Field(
+    caps: dict[str, int | float] = Field(
         default={}, description="Dotted path, `*` for any key or index -> the largest value allowed."
     )
 

@@ -13,7 +13,7 @@ from rl_lab.config.schema import LabConfig
 from rl_lab.config.targets import Targets
 from rl_lab.config.typed_values import coerce_model
 from rl_lab.core.buffer import Buffer
-from rl_lab.core.context import Named
+from rl_lab.core.context import Named, WorkflowContext
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, EVALUATE, HookCall, Phase
@@ -103,17 +103,23 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
             )
 
 
-def reject_sizes(phases: tuple[Phase, ...], config: Mapping[str, Any]) -> None:
+def reject_sizes(phases: tuple[Phase, ...], context: WorkflowContext) -> None:
     """Refuse a buffer of collected steps that is smaller than a batch, or waits for more than the run collects."""
-    total = config["training"]["total_timesteps"]
-    for name in {phase.buffer for phase in phases if any(call.name == COLLECT for call in phase.hooks)} - {None}:
-        node = config["buffers"][name]
+    total = context.config["training"]["total_timesteps"]
+    learned_from = {phase.buffer for phase in phases if any(call.is_update for call in phase.hooks)}
+    for phase in phases:
+        collected = context.num_envs * sum(call.times for call in phase.hooks if call.name == COLLECT)  # per cycle
+        if phase.buffer is None or collected == 0:
+            continue
+        path, node = f"buffers.{phase.buffer}", context.config["buffers"][phase.buffer]
         batch_size, capacity, min_size = (node.get(key) for key in ("batch_size", "capacity", "min_size"))
         if batch_size is not None and capacity is not None and batch_size > capacity:
-            raise ConfigError(f"buffers.{name}.capacity: {capacity} is smaller than batch_size={batch_size}")
-        if min_size is not None and min_size > total:
+            raise ConfigError(f"{path}.capacity: {capacity} is smaller than batch_size={batch_size}")
+        needed = max(min_size or 0, context.buffers[phase.buffer].needed_steps)
+        if phase.buffer in learned_from and needed > -(-total // collected) * collected:  # cycles are whole
+            key, why = ("", " (min_size, or batch_size when it is null)") if min_size is None else (".min_size", "")
             raise ConfigError(
-                f"buffers.{name}.min_size: {min_size} steps before the first update are more than "
+                f"{path}{key}: {needed} steps before the first update{why} are more than "
                 f"training.total_timesteps={total}"
             )
 

@@ -50,6 +50,21 @@ class Buffer(ABC):
         """Return whether it can be sampled with nothing collected into it: it loads what it has when first used."""
         return False
 
+    @property
+    def is_on_policy(self) -> bool:
+        """Return whether its steps must come from the very weights that learn from them."""
+        return False
+
+    @property
+    def needed_steps(self) -> int:
+        """Return how many collected env steps its first batch waits for; 0: that is not known beforehand."""
+        return 0
+
+    @property
+    def batch_rows(self) -> int:
+        """Return how many env steps a batch replays; 0: that is not known beforehand."""
+        return 0
+
     @abstractmethod
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps."""

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 from torch import Tensor, nn
 
@@ -63,6 +63,8 @@ def hook(function: Any = None, *, batch: bool = True, group: str = "train") -> A
 
 class Workflow(nn.Module):
     """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
+
+    is_compilable: ClassVar[bool] = True  # False: updates loop over time, which is too long for torch's compiler
 
     @abstractmethod
     def initialize(self, context: WorkflowContext) -> None:

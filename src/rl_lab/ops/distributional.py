@@ -15,8 +15,9 @@ def project(probs: Tensor, positions: Tensor, support: Tensor) -> Tensor:
     spacing = support[1] - support[0]
     probs, inside = torch.broadcast_tensors(probs, positions.clamp(support[0], support[-1]))
     if positions.is_cuda or torch.compiler.is_compiling():
-        nearness = 1.0 - (inside.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing  # [..., m, n]
-        return (nearness.clamp_min(0.0) * probs.unsqueeze(-2)).sum(-1)
+        shares = 1.0 - (inside.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing  # [..., m, n]
+        shares = shares.clamp_min(0.0)  # by the same name, so that no more than two of this size live at once
+        return (shares * probs.unsqueeze(-2)).sum(-1)
     place = (inside - support[0]) / spacing
     below = place.long().clamp_(max=len(support) - 2)
     share = place - below

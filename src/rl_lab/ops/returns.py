@@ -72,6 +72,12 @@ def td_lambda(
     return linear_recurrence(gamma * trace, rewards + gamma * is_alive * (1 - trace) * next_values)
 
 
+def lambda_returns(rewards: Tensor, next_values: Tensor, discounts: Tensor, *, lam: float) -> Tensor:
+    """Return `G_t = r_t + d_t ((1 - lam) v'_t + lam G_{t+1})`, a discount per step, and `v'_t` alone at the last."""
+    traces = torch.cat([lam * discounts[:-1], torch.zeros_like(discounts[-1:])])
+    return linear_recurrence(traces, rewards + (discounts - traces) * next_values)
+
+
 def n_step_returns(
     rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
 ) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rl_lab.core.context import WorkflowContext
@@ -13,6 +13,7 @@ from rl_lab.core.workflow import CollectResult, Update, Workflow
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
+from rl_lab.orchestration.hand_off import load_parts, load_weights
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
 from rl_lab.orchestration.signals import Interrupted, StopRequest, stop_on_signals
@@ -198,13 +199,23 @@ class Orchestrator:
             "rng": global_rng_state(),
         }
 
-    def restore(self, state: Mapping[str, Any], mode: ResumeMode = "exact", *, is_own: bool = True) -> None:
+    def restore(
+        self,
+        state: Mapping[str, Any],
+        mode: ResumeMode = "exact",
+        *,
+        is_own: bool = True,
+        parts: Sequence[str] | None = None,
+    ) -> None:
         """Go on from `state`; the warm starts take the weights, or weights and optimisers, and begin anew otherwise.
 
-        `is_own` says that the state is from a checkpoint of this very run.
+        `is_own` says that the state is from a checkpoint of this very run, `parts` which modules' weights are taken.
         """
         self._starts_elsewhere = not is_own or mode != "exact"
-        self._load_weights(state)
+        if parts is None:
+            load_weights(self.workflow, state["workflow"])
+        else:
+            load_parts(self.workflow, state["workflow"], parts)
         if mode != "warm_start":
             self._load_optimizers(state["optimizers"], with_options=mode == "exact")
         if mode != "exact":
@@ -222,14 +233,6 @@ class Orchestrator:
         self._phase_name = self.scheduler.current_phase().name
         self.cadence.mark(self.counters)
         set_global_rng_state(state["rng"])  # last, so that nothing draws in between
-
-    def _load_weights(self, state: Mapping[str, Any]) -> None:
-        try:
-            self.workflow.load_state_dict(state["workflow"])
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"the checkpoint's networks do not fit this config: {' '.join(str(error).split())}"
-            ) from None
 
     def _load_optimizers(self, states: Mapping[str, Any], *, with_options: bool) -> None:
         for name, optimizer in self.context.optimizers.items():

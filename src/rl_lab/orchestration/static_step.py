@@ -12,11 +12,13 @@ import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from rl_lab.core.durable import reason
 from rl_lab.core.errors import CheckpointError, ConfigError, LabError
 from rl_lab.core.trees import Tree, tree_leaves, tree_map
 
@@ -26,6 +28,7 @@ F = TypeVar("F", bound=StaticFunction)
 
 WARM_UP_CALLS = 3  # eager calls before a capture, which let libraries allocate what they need
 FEW_UPDATES = 20_000  # a compilation takes about 20 s and saves about 1 to 3 ms per update on two cores
+MESSAGE_WIDTH = 300  # characters of a compiler's complaint
 
 
 def choose_execution(name: str, device: torch.device, *, num_updates: float, is_compilable: bool) -> Execution:
@@ -39,8 +42,8 @@ def choose_execution(name: str, device: torch.device, *, num_updates: float, is_
     if name == "compiled":
         if not is_compilable:
             raise ConfigError("experiment.compile: compiled needs optimizers Adam or AdamW (choices: auto, eager)")
-        if (reason := missing_compiler()) is not None:
-            raise ConfigError(f"experiment.compile: compiled needs {reason} (choices: auto, eager)")
+        if (lacking := missing_compiler()) is not None:
+            raise ConfigError(f"experiment.compile: compiled needs {lacking} (choices: auto, eager)")
     return name  # type: ignore[return-value]
 
 
@@ -53,10 +56,26 @@ def missing_compiler() -> str | None:
     return None if headers.exists() else f"Python's headers ({headers})"
 
 
-def keep_compiled() -> None:
-    """Keep what was compiled in the user's cache, so that the next process needs seconds instead of half a minute."""
+def keep_compiled() -> str | None:
+    """Keep what was compiled in the user's cache: the next process needs seconds, not half a minute.
+
+    Returns why that cannot be: torch then compiles into a temporary directory.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return None
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "rl-lab", "compiled")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"compiled updates are not kept for the next run: {reason(error)}"
+    if not os.access(cache, os.W_OK):
+        return f"compiled updates are not kept for the next run: {cache} cannot be written"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    return None
+
+
+def _say_nothing(*, message: str) -> None:
+    """Take a warning of a run that has nobody to tell."""
 
 
 class StaticSteps:
@@ -64,44 +83,66 @@ class StaticSteps:
 
     Args:
         execution: How they run.
+        may_fall_back: Whether functions that cannot be compiled run eager, with a warning; else that is an error.
     """
 
-    def __init__(self, execution: Execution = "eager") -> None:
+    def __init__(self, execution: Execution = "eager", *, may_fall_back: bool = False) -> None:
         self.execution: Execution = execution
+        self.warn: Callable[..., None] = _say_nothing  # gets a `message` of one line
         self.num_functions = 0
         self.first_call_s = 0.0  # what compiling or capturing took
+        self._may_fall_back = may_fall_back
         self._has_compiled = False
 
     def __call__(self, function: F) -> F:
         """Return a function that does the same; how is decided at its first call, after any restore."""
         self.num_functions += 1
-        ready: StaticFunction | None = None
+        ready: StaticFunction = function
+        way: Execution | None = None  # that `ready` runs; the run's own may change when another cannot be compiled
 
         def run(*args: Tree) -> Tree:
-            nonlocal ready
-            if ready is None:
-                started = time.perf_counter()
-                ready = self._prepare(function)
-                result = ready(*args)
-                self.first_call_s += time.perf_counter() - started
-                return result
-            return ready(*args)
+            nonlocal ready, way
+            if way == self.execution:
+                return ready(*args)
+            started = time.perf_counter()
+            ready, result = self._first_call(function, args)
+            way = self.execution
+            self.first_call_s += time.perf_counter() - started
+            return result
 
         return run  # type: ignore[return-value]
 
-    def _prepare(self, function: StaticFunction) -> StaticFunction:
+    def _first_call(self, function: StaticFunction, args: tuple[Tree, ...]) -> tuple[StaticFunction, Tree]:
+        """Return the function as it will run, and what it returned."""
         if self.execution == "captured":
-            return CapturedFunction(function)
+            captured = CapturedFunction(function)
+            return captured, captured(*args)
         if self.execution == "compiled":
-            keep_compiled()
-            if not self._has_compiled:
-                torch._dynamo.reset()  # earlier runs of this process count towards its limit of graphs
-                self._has_compiled = True
-            torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
-            torch._inductor.config.fallback_random = True  # draw as eager code does
-            torch._inductor.config.size_asserts = False  # shapes never change: 5 % of a small update
-            return torch.compile(function, fullgraph=True, dynamic=False)
-        return function
+            try:
+                compiled = self._compile(function)
+                return compiled, compiled(*args)
+            except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # before anything was computed
+                self._give_up(error)
+        return function, function(*args)
+
+    def _compile(self, function: StaticFunction) -> StaticFunction:
+        if not self._has_compiled:
+            if (problem := keep_compiled()) is not None:
+                self.warn(message=problem)
+            torch._dynamo.reset()  # earlier runs of this process count towards its limit of graphs
+            self._has_compiled = True
+        torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
+        torch._inductor.config.fallback_random = True  # draw as eager code does
+        torch._inductor.config.size_asserts = False  # shapes never change: 5 % of a small update
+        return torch.compile(function, fullgraph=True, dynamic=False)
+
+    def _give_up(self, error: Exception) -> None:
+        """Run everything eager from now on, or raise where compiled was asked for."""
+        said = shorten(f"{type(error).__name__}: {error}", MESSAGE_WIDTH)
+        if not self._may_fall_back:
+            raise LabError(f"experiment.compile: compiled failed (choices: auto, eager): {said}") from error
+        self.execution = "eager"
+        self.warn(message=f"updates run eager, they could not be compiled: {said}")
 
     def get_state(self) -> dict[str, Any]:
         """Return how the functions run."""
@@ -114,9 +155,9 @@ class StaticSteps:
             raise CheckpointError(
                 f"the checkpoint's updates ran captured, which experiment.compile={self.execution} does not"
             )
-        if execution == "compiled" and (reason := missing_compiler()) is not None:
-            raise CheckpointError(f"the checkpoint's updates ran compiled, but {reason} is missing")
-        self.execution = execution
+        if execution == "compiled" and (lacking := missing_compiler()) is not None:
+            raise CheckpointError(f"the checkpoint's updates ran compiled, but {lacking} is missing")
+        self.execution, self._may_fall_back = execution, False
 
 
 class CapturedFunction:

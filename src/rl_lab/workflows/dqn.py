@@ -20,7 +20,14 @@ from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.discrete_values import DiscreteValues, Distribution, Loss, allowed, chosen, make_returns
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
-from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
+from rl_lab.components.perception import (
+    CARRY,
+    Perception,
+    Transitions,
+    reject_ensemble,
+    reject_widths,
+    weighted_mean,
+)
 from rl_lab.core import (
     Actions,
     Batch,
@@ -121,15 +128,18 @@ class DQN(Workflow):
         self.perception = Perception(
             spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift
         ).to(device)
+        critic, value = context.components["critic"], context.components.get("value")
+        reject_ensemble("critic", critic)
         self.critic = DiscreteValues(
-            context.components["critic"],
+            critic,
             spec.action.n,
             make_returns(self.distribution, self.value_range, self.num_quantiles, self.loss),
             is_dueling=self.use_dueling,
-            value_trunk=context.components.get("value"),
+            value_trunk=value,
             is_noisy=self.use_noise,
         ).to(device)
-        reject_widths(self.perception, spec.action, critic=context.components["critic"])
+        streams = {} if value is None else {"value": value}
+        reject_widths(self.perception, spec.action, critic=critic, **streams)
         self.target_perception, self.target_critic = frozen_copy(self.perception), frozen_copy(self.critic)
         parameters = trained(self.perception, self.critic)
         self.critics = Learner(context, "critic", parameters, max_grad_norm=self.max_grad_norm)

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl_lab.components.action_values import ActionValues
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.implicit_policy import ParticlePolicyKind, particle_policy, reject_actor_input
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
+from rl_lab.components.task_values import TaskValues, reject_tasks
 from rl_lab.core import (
     Actions,
     Batch,
@@ -112,7 +113,7 @@ class SQL(Workflow):
             )
 
     def initialize(self, context: WorkflowContext) -> None:
-        """Put heads on the components, copy the targets and build the optimisers `critic` and `actor`."""
+        """Put heads on the components, copy the targets and build the optimisers `actor`, `critic` or one per task."""
         spec, device = context.spec, context.device
         reject_long_warm_up(context, self.random_steps)
         self.scale = ActionScale(spec, "SQL")
@@ -121,33 +122,32 @@ class SQL(Workflow):
         reject_actor_input(self.policy_kind, trunk, self.perception, self.scale.dim)
         sizes = {"num_components": self.num_components, "num_layers": self.num_flow_layers}
         self.policy = particle_policy(self.policy_kind, trunk, self.scale.dim, **sizes).to(device)
-        self.critic = ActionValues(context.components["critic"], spec.action).to(device)
-        reject_widths(self.perception, spec.action, critic=self.critic.trunk)
-        self._reject_options(context)
+        self.critic = TaskValues(context.components["critic"], spec.action, self.num_tasks).to(device)
+        reject_widths(self.perception, spec.action, critic=context.components["critic"])
+        reject_tasks(context, self.perception, self.tasks)
+        self._reject_plots(context)
         self.target_perception, self.target_critic = frozen_copy(self.perception), frozen_copy(self.critic)
         self.register_buffer("task_weights", torch.ones(self.num_tasks, device=device))
-        bound = self.max_grad_norm
-        self.critics = Learner(context, "critic", trained(self.perception, self.critic), max_grad_norm=bound)
+        bound, names = self.max_grad_norm, [f"critic_{task}" for task in self.tasks] or ["critic"]
+        self.critics = [
+            Learner(context, name, trained(self.perception, critics), max_grad_norm=bound)
+            for name, critics in zip(names, self.critic.tasks, strict=True)
+        ]
         self.actors = Learner(context, "actor", trained(self.policy), max_grad_norm=bound)
         self.num_updates, self._plot_seed = 0, context.rng.seed("plot")
-        self._wanted_tasks: list[float] = []  # what `task_weights` was last set to
-        self._update_both = context.static(self._learn_both)
+        self._current: tuple[int, ...] = ()  # the tasks that `task_weights` was last set to
+        every = tuple(range(self.num_tasks))
+        choices = {every, *((task,) for task in every)}
+        self._update_both = {tasks: context.static(partial(self._learn_both, tasks)) for tasks in choices}
         self._update_policy = context.static(self._learn_policy)
 
-    def _reject_options(self, context: WorkflowContext) -> None:
-        """Raise when critics cannot be shared out among tasks, or a phase wants an unknown task or an empty plot."""
-        if (critics := self.critic.trunk.num_members) % self.num_tasks:
-            raise ConfigError(f"components.critic.num_members: {critics} for {self.num_tasks} algorithm.tasks")
-        steps = {name: (node or {}).get("n_step", 1) for name, node in context.config.get("buffers", {}).items()}
-        if self.tasks and (wrong := [name for name, count in steps.items() if count != 1]):
-            raise ConfigError(f"buffers.{wrong[0]}.n_step: rewards of algorithm.tasks are those of one step")
+    def _reject_plots(self, context: WorkflowContext) -> None:
+        """Raise when a phase would draw an empty picture."""
         for phase in context.config.get("training", {}).get("phases", ()):
-            name, task, hooks = (phase.get(key) for key in ("name", "task", "workflow_hooks"))
-            if self.tasks and task is not None and task not in self.tasks:
-                raise ConfigError(unknown_name(f"task of phase {name!r}", task, self.tasks))
+            hooks = phase.get("workflow_hooks", phase.get("hooks"))
             if "plot_values" in str(hooks) and (not self.plot_observations or self.scale.dim != PLOT_DIM):
                 raise ConfigError(
-                    f"hook plot_values of phase {name!r} needs algorithm.plot_observations (has "
+                    f"hook plot_values of phase {phase['name']!r} needs algorithm.plot_observations (has "
                     f"{len(self.plot_observations)}) and actions of 2 dimensions (has {self.scale.dim})"
                 )
 
@@ -175,7 +175,8 @@ class SQL(Workflow):
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Descend the losses of critics and policy on one batch and, when it is time, move the targets."""
         self.num_updates += 1
-        metrics, errors = self._update_both(self._inputs(batch, phase))
+        inputs = self._inputs(batch, phase)
+        metrics, errors = self._update_both[self._current](inputs)
         if self.num_updates % self.target_update_every == 0:
             polyak(self.target_critic, self.critic, self.tau)
             polyak(self.target_perception, self.perception, self.tau)
@@ -201,19 +202,19 @@ class SQL(Workflow):
 
     def _inputs(self, batch: Batch, phase: Phase) -> dict[str, Any]:
         """Return what static functions read, with the scaled rewards [..., tasks]; set what the policy is to want."""
-        task = phase.get("task")
-        wanted = [1.0 if not self.tasks or task in (None, name) else 0.0 for name in self.tasks or ("",)]
-        if wanted != self._wanted_tasks:
-            self._wanted_tasks = wanted
-            self.task_weights.copy_(torch.tensor(wanted))
+        task, every = phase.get("task"), range(self.num_tasks)
+        current = (self.tasks.index(task),) if self.tasks and task is not None else tuple(every)
+        if current != self._current:
+            self._current = current
+            self.task_weights.copy_(torch.tensor([float(number in current) for number in every]))
         rewards = torch.stack([_reward(batch, name) for name in self.tasks or (task,)], -1)
         end = self.reward_scale if self.reward_scale_end is None else self.reward_scale_end
         scale = self.reward_scale + (end - self.reward_scale) * phase.progress
         return {key: batch[key] for key in self.perception.reads if key in batch} | {"rewards": scale * rewards}
 
-    def _learn_both(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+    def _learn_both(self, tasks: Sequence[int], batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         rows = self.perception(batch, self.target_perception, self.gamma)
-        metrics, errors = self._descend_critic(rows)
+        metrics, errors = self._descend_critic(rows, tasks)
         return metrics | self._descend_policy(rows.features.detach(), rows.weights), errors
 
     def _learn_policy(self, batch: Batch) -> dict[str, Tensor]:
@@ -223,20 +224,20 @@ class SQL(Workflow):
         features, _, _ = self.perception.step(batch["observations"], None, batch["rewards"])  # statistics stay, too
         return self._descend_policy(features.detach(), batch.get("weights"))
 
-    def _descend_critic(self, rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
-        """Move the critics towards their targets; return metrics and the errors [R] that priorities are made of."""
-        per_task = self.critic.trunk.num_members // self.num_tasks
-        targets = self._targets(rows).repeat_interleave(per_task, 0)
-        values = self.critic(rows.features, self.scale.to_unit(rows.actions))
-        learns = self.task_weights.repeat_interleave(per_task)  # [members]: 1 where it is of a task of the phase
-        loss = (learns * weighted_mean(self.critic.losses(values, targets), rows.weights)).sum()
-        before = [] if self.num_tasks == 1 else [parameter.detach().clone() for parameter in self.critic.parameters()]
-        norm = self.critics.descend(loss)
-        with torch.no_grad():
-            for parameter, old in zip(self.critic.parameters(), before, strict=False):
-                parameter.lerp_(old, 1.0 - learns.view(-1, 1, 1))  # momentum must not move what does not learn
-        errors = learns @ (values.detach() - targets).abs() / learns.sum()
-        return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.detach().mean()}, errors
+    def _descend_critic(self, rows: Transitions, tasks: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
+        """Move these tasks' critics towards their targets; return metrics and the errors [R] that make priorities."""
+        targets, actions = self._targets(rows), self.scale.to_unit(rows.actions)
+        losses, norms, values, errors = [], [], [], []
+        for task in tasks:
+            outputs = self.critic[task](rows.features, actions)  # [members, R]
+            loss = weighted_mean(self.critic[task].losses(outputs, targets[task]), rows.weights).sum()
+            norms.append(self.critics[task].descend(loss))
+            losses.append(loss.detach())
+            values.append(outputs.detach())
+            errors.append((outputs.detach() - targets[task]).abs())
+        norm, value = torch.linalg.vector_norm(torch.stack(norms)), torch.cat(values).mean()
+        metrics = {"critic_loss": torch.stack(losses).sum(), "critic_grad_norm": norm, "q": value}
+        return metrics, torch.cat(errors).mean(0)
 
     @torch.no_grad()
     def _targets(self, rows: Transitions) -> Tensor:
@@ -247,7 +248,7 @@ class SQL(Workflow):
         """Return the log of the integral of `exp Q'` over actions [tasks, R], by uniform ones of density 2^-A."""
         states, count, dim = len(features), self.value_particles, self.scale.dim
         particles = torch.rand(1 if self.shared_particles else states, count, dim, device=features.device) * 2.0 - 1.0
-        values = self._values(self.target_critic, features, particles.expand(states, -1, -1))
+        values = self.target_critic(features, particles.expand(states, -1, -1))
         return values.logsumexp(-1) - math.log(count) + dim * math.log(2.0)
 
     def _descend_policy(self, features: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
@@ -263,15 +264,9 @@ class SQL(Workflow):
         length, spread = direction.norm(dim=-1).mean(), fixed.detach().std(1).mean()
         return {"actor_grad_norm": norm, "stein_length": length, "action_spread": spread}
 
-    def _values(self, critic: nn.Module, features: Tensor, actions: Tensor) -> Tensor:
-        """Return the lowest value of each task's critics [tasks, R, K] of actions [R, K, A]."""
-        rows = features.repeat_interleave(actions.shape[1], 0)
-        values = critic(rows, actions.flatten(0, 1)).unflatten(0, (self.num_tasks, -1)).amin(1)
-        return values.unflatten(1, actions.shape[:2])
-
     def _wanted(self, features: Tensor, actions: Tensor) -> Tensor:
         """Return what the policy climbs [R, K]: the values of the phase's task, or the sum over all."""
-        return (self.task_weights.view(-1, 1, 1) * self._values(self.critic, features, actions)).sum(0)
+        return (self.task_weights.view(-1, 1, 1) * self.critic(features, actions)).sum(0)
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the targets wait for."""

@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from rl_lab.config.softlearning.options import Options, Part, Surroundings, Translator
+from rl_lab.core.errors import ConfigError
 
 LEARNING_RATE = 3e-4
 WARM_UP = ("num_warmup_samples", "n_initial_exploration_steps")  # the second in its older versions
 NO_EFFECT = (
-    *("plotter", "save_full_state", "eval_render_kwargs", "eval_deterministic", "video_save_frequency"),
-    *("max_train_repeat_per_timestep", "batch_size"),  # batch_size is among the surroundings
+    *("plotter", "save_full_state", "eval_render_kwargs", "video_save_frequency", "max_train_repeat_per_timestep"),
+    "batch_size",  # it is among the surroundings
 )
 
 
 def sac(options: Options, around: Surroundings) -> Part:
-    """Return SAC; its targets move at every update."""
+    """Return SAC; its targets move at every update, and its policy climbs the mean of the critics (since 90247f2)."""
     options.only("target_update_interval", 1)
     said = _shared(options, around)
     entropy, rate = options.take("target_entropy", "auto"), options.number("alpha_lr", LEARNING_RATE)
-    said["algorithm.target_entropy"] = entropy
+    said |= {"algorithm.target_entropy": entropy, "algorithm.actor_reduction": "mean"}
     if entropy is not None:
         said["optimizers.alpha"] = adam(rate)
     return Part({"_target_": "rl_lab.workflows.sac.SAC"}, said)
@@ -43,14 +44,13 @@ def sql(options: Options, around: Surroundings) -> Part:
 def _shared(options: Options, around: Surroundings) -> dict[str, Any]:
     """Return what both are told, at its places in the lab."""
     options.ignore(*NO_EFFECT)
-    scale = options.take("reward_scale", 1.0)
     warm_up = max(options.number(key, 0) for key in WARM_UP)
-    epoch, num_epochs = options.number("epoch_length", 1_000), options.take("n_epochs")
-    repeats, every = options.number("n_train_repeat", 1), options.number("train_every_n_steps", 1)
+    epoch, num_epochs = options.number("epoch_length", 1_000), options.number("n_epochs")
+    repeats, every = options.number("n_train_repeat", 1), options.number("train_every_n_steps", 1, low=1)
     said = {
         "algorithm.gamma": options.take("discount", 0.99),
         "algorithm.tau": options.take("tau", 0.005),
-        "algorithm.reward_scale": scale[0] if isinstance(scale, list | tuple) else scale,  # SQL's is a tuple of one
+        "algorithm.reward_scale": _reward_scale(options),
         "algorithm.random_steps": warm_up,
         f"buffers.{around.buffer}.batch_size": around.batch_size,
         # It collects the warm-up before its first update.
@@ -64,7 +64,19 @@ def _shared(options: Options, around: Surroundings) -> dict[str, Any]:
         said["training.total_timesteps"] = num_epochs * epoch
     if (episodes := options.take("eval_n_episodes")) is not None:
         said["training.num_eval_episodes"] = episodes
+    if (is_greedy := options.flag("eval_deterministic")) is not None:
+        said["training.eval_explore"] = not is_greedy
     return said
+
+
+def _reward_scale(options: Options) -> Any:
+    """Return the number; SQL's comes as a list of one."""
+    scale = options.take("reward_scale", 1.0)
+    if not isinstance(scale, list | tuple):
+        return scale
+    if len(scale) != 1:
+        raise ConfigError(f"{options.path}.reward_scale: must be a number or a list of one, not {scale!r}")
+    return scale[0]
 
 
 def adam(rate: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,11 +30,28 @@ class Options:
             raise ConfigError(f"{self.path}.{key}: missing")
         return self.take(key)
 
-    def number(self, key: str, default: float) -> Any:
-        """Return a number."""
+    def number(self, key: str, default: float | None = None, *, low: float = -math.inf) -> Any:
+        """Return a number of at least `low`; without a default it may be null or left out."""
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{self.path}.{key}: must be a number, not {value!r}")
+        if value is None and default is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < math.inf:
+            least = f" of at least {low}" if math.isfinite(low) else ""
+            raise ConfigError(f"{self.path}.{key}: must be a number{least}, not {value!r}")
+        return value
+
+    def word(self, key: str) -> str:
+        """Return a text that must be given."""
+        value = self.need(key)
+        if not isinstance(value, str):
+            raise ConfigError(f"{self.path}.{key}: must be a name, not {value!r}")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """Return true or false, or None where it is not given."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"{self.path}.{key}: must be true or false, not {value!r}")
         return value
 
     def sizes(self, key: str, *default: int) -> list[int]:
@@ -46,7 +64,7 @@ class Options:
     def choose(self, key: str, choices: Mapping[str, str], default: str) -> str:
         """Return what a name stands for."""
         name = self.take(key, default)
-        if name not in choices:
+        if not isinstance(name, str) or name not in choices:
             raise ConfigError(unknown_name(f"{self.path}.{key}", name, choices))
         return choices[name]
 

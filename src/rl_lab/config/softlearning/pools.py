@@ -39,6 +39,8 @@ def union_pool(options: Options, around: Surroundings) -> Part:
     pools = options.need("pools")
     if not isinstance(pools, list | tuple) or not pools:
         raise ConfigError(f"{options.path}.pools: must be a list of pools, not {pools!r}")
+    if not isinstance(around.batch_size, int):
+        raise ConfigError(f"{options.path}: the batch_size to share out must be a number, not {around.batch_size!r}")
     share, rest = divmod(around.batch_size, len(pools))
     parts = {}
     for index, pool in enumerate(pools):

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rl_lab.config.softlearning.algorithms import ALGORITHMS
 from rl_lab.config.softlearning.networks import ENCODER, NETWORKS
-from rl_lab.config.softlearning.options import OBSERVATION, Part, Surroundings, Translator, translate_node
+from rl_lab.config.softlearning.options import OBSERVATION, Part, Surroundings, Translator, as_block, translate_node
 from rl_lab.config.softlearning.pools import KEPT, POOLS
 from rl_lab.config.softlearning.variant import place, read_variant
 from rl_lab.core.errors import ConfigError
@@ -41,7 +41,7 @@ def translate(
     translated = [path for path, _, _ in _nodes(config)]
     encoder: Any = None
     for path, node, classes in list(_nodes(config)):  # the workflow first: it says the size of a batch
-        part = translate_node(path, node, classes, _surroundings(config, node))
+        part = translate_node(path, node, classes, _surroundings(config, path, node))
         if encoder not in (None, given := part.elsewhere.get(ENCODER, encoder)):
             raise ConfigError(f"{path}.config.preprocessors: must be those of the policy, both read one encoder")
         encoder = given
@@ -78,10 +78,10 @@ def _nodes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any], Mapping
                 yield path, node, classes
 
 
-def _surroundings(config: DictConfig, node: Mapping[str, Any]) -> Surroundings:
+def _surroundings(config: DictConfig, path: str, node: Mapping[str, Any]) -> Surroundings:
     """Return what the node stands in; an algorithm says the size of a batch itself."""
     buffer = OmegaConf.select(config, "training.phases.0.buffer", default="replay")
-    own = (node.get("config") or {}).get("batch_size")
+    own = as_block(f"{path}.config", node.get("config")).get("batch_size")
     batch_size = own or OmegaConf.select(config, f"buffers.{buffer}.batch_size", default=256)
     has_memory = OmegaConf.select(config, "components.memory") is not None
     features = "${components.memory.hidden_dim}" if has_memory else OBSERVATION

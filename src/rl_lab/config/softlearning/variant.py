@@ -60,7 +60,7 @@ def place(variant: Mapping[str, Any]) -> Placed:
         if key not in PLACES and key not in OTHERS:
             raise ConfigError(unknown_name("key of variant", key, (*PLACES, *OTHERS)))
     algorithm = as_block("variant.algorithm_params", variant.get("algorithm_params"))
-    name = algorithm.get("class_name")
+    name = str(algorithm.get("class_name"))
     if name not in PRESETS:
         raise ConfigError(unknown_name("variant.algorithm_params.class_name", name, PRESETS))
     values = {path: as_block(f"variant.{key}", variant[key]) for key, path in PLACES.items() if key in variant}
@@ -85,7 +85,7 @@ def _environment(variant: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{both.path}.evaluation: must be that of training here, not {evaluation!r}")
     both.finish()
     options = Options(f"{both.path}.training", training)
-    universe, domain, task = (options.need(key) for key in ("universe", "domain", "task"))
+    universe, domain, task = (options.word(key) for key in ("universe", "domain", "task"))
     kwargs = dict(as_block(f"{options.path}.kwargs", options.take("kwargs")))
     options.finish()
     limit = _path_length(variant)
@@ -128,7 +128,7 @@ def _run(variant: Mapping[str, Any], algorithm: Mapping[str, Any]) -> dict[str, 
     said = {}
     if (seed := options.take("seed")) is not None:
         said["experiment.seed"] = seed
-    if epochs := options.take("checkpoint_frequency"):
+    if epochs := options.number("checkpoint_frequency"):
         config = Options("variant.algorithm_params.config", algorithm.get("config"))
         said["training.checkpoint_frequency"] = epochs * config.number("epoch_length", 1_000)
     options.finish()
@@ -137,7 +137,7 @@ def _run(variant: Mapping[str, Any], algorithm: Mapping[str, Any]) -> dict[str, 
 
 def _simple_sampler(options: Options, around: Surroundings) -> Part:
     options.ignore("store_last_n_paths")
-    return Part({"max_path_length": options.take("max_path_length")})
+    return Part({"max_path_length": options.number("max_path_length", low=1)})
 
 
 def _uniform_policy(options: Options, around: Surroundings) -> Part:

@@ -1,0 +1,282 @@
+"""Planners: they search for the actions that a model likes best, and take functions, not workflows.
+
+Both draw sequences of actions, keep the best of them (elites) and search again around those. CEM (Rubinstein, 1997; as
+in PlaNet, Hafner et al., 2019) gives every elite the same weight, MPPI (Williams et al., 2015; as in TD-MPC2, Hansen et
+al., 2024) a weight by its worth. Numbers are drawn from normals, choices from categorical distributions. All
+environments are planned for at once, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.core import ConfigError
+from rl_lab.core.ranges import Count, NonNegative, Positive
+from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
+
+Rollout = Callable[[Tensor], Tensor]  # sequences of actions [H, N, K, A] -> what each is worth, [N, K]
+Spread = Callable[[Tensor], Tensor]  # variance of elites -> standard deviation of the next round
+WORST = -1e30  # what a sequence is worth whose worth is not a number; finite, so that differences are numbers
+MIN_VARIANCE = 1e-6  # of a refitted normal of CEM; planet/control/planning.py
+MIN_CHANCE = 1e-3  # added to that of every choice: one that no elite took can come back
+
+
+class Plan(NamedTuple):
+    """What a search has found."""
+
+    actions: Tensor  # [H, N, A]: what to do now and later
+    belief: Tensor  # [N, H, A]: where the search ended; with `warm_start` the next one begins there
+
+
+class PlannedActions(NamedTuple):
+    """What actions look like to a planner: numbers in [-1, 1], or one-hots of choices one after the other."""
+
+    dim: int  # numbers per action
+    nvec: tuple[int, ...] = ()  # sizes of the choices; empty for numbers
+
+    def centre(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Return zeros, or equal chances of all choices, [*shape, A]."""
+        if not self.nvec:
+            return torch.zeros(*shape, self.dim, device=device)
+        chances = [torch.full((size,), 1.0 / size, device=device) for size in self.nvec]
+        return torch.cat(chances).expand(*shape, self.dim)
+
+    def highest(self, scores: Tensor) -> Tensor:
+        """Return the one-hots [..., A] of the choices with the highest scores [..., A]."""
+        parts = [part.argmax(-1, keepdim=True) for part in scores.split(self.nvec, -1)]
+        places = [torch.arange(size, device=scores.device) for size in self.nvec]
+        return torch.cat([(a == b).to(scores.dtype) for a, b in zip(parts, places, strict=True)], -1)
+
+
+class NumberSearch:
+    """Normals around a sequence of numbers.
+
+    Args:
+        centre: Means [H, N, A].
+        std: Standard deviations [H, N, A].
+        spread: Makes those of the next round.
+    """
+
+    def __init__(self, centre: Tensor, std: Tensor, spread: Spread) -> None:
+        self.centre, self.std, self._spread = centre, std, spread
+
+    def draw(self, count: int) -> Tensor:
+        """Return sequences [H, N, count, A]."""
+        steps, num_envs, dim = self.centre.shape
+        noise = torch.randn(steps, num_envs, count, dim, device=self.centre.device)
+        return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp_(-1.0, 1.0)
+
+    def refitted(self, elites: Tensor, weights: Tensor) -> NumberSearch:
+        """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E]."""
+        shares = weights.unsqueeze(-1)
+        mean = (shares * elites).sum(2)
+        variance = (shares * (elites - mean.unsqueeze(2)).square()).sum(2)
+        return NumberSearch(mean, self._spread(variance), self._spread)
+
+    def mode(self) -> Tensor:
+        """Return the means."""
+        return self.centre
+
+
+class ChoiceSearch:
+    """Independent categorical distributions over the choices of a sequence.
+
+    Args:
+        centre: Chances [H, N, A].
+        actions: Which of the numbers are one choice.
+        mask: False where the first action may not be, [N, A].
+    """
+
+    def __init__(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> None:
+        self.centre, self._actions, self._mask = centre, actions, mask
+        logits = (centre + MIN_CHANCE).log()
+        self._logits = logits if mask is None else torch.cat([masked_logits(logits[:1], mask), logits[1:]])
+
+    def draw(self, count: int) -> Tensor:
+        """Return sequences of one-hots [H, N, count, A]."""
+        return self._actions.highest(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)))
+
+    def refitted(self, elites: Tensor, weights: Tensor) -> ChoiceSearch:
+        """Return the search with the frequencies of elites [H, N, E, A], weighted by [N, E]."""
+        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._actions, self._mask)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest choices as one-hots."""
+        return self._actions.highest(self._logits)
+
+
+Search = NumberSearch | ChoiceSearch
+
+
+class Planner(nn.Module):
+    """Searches for sequences of actions, for N environments at once.
+
+    Args:
+        horizon: Steps ahead, H.
+        num_candidates: Sequences drawn per round, K.
+        num_elites: Best of them, around which the next round searches.
+        num_iterations: Rounds.
+        warm_start: Whether a search begins where that of the step before ended.
+        initial_std: Standard deviation of the first round's numbers.
+    """
+
+    def __init__(
+        self,
+        horizon: int,
+        num_candidates: int,
+        num_elites: int,
+        num_iterations: int,
+        warm_start: bool,
+        initial_std: float,
+    ) -> None:
+        super().__init__()
+        if num_elites > num_candidates:
+            raise ConfigError(f"num_elites: {num_elites} of only {num_candidates} candidates (num_candidates)")
+        self.horizon, self.num_candidates = horizon, num_candidates
+        self.num_elites, self.num_iterations = num_elites, num_iterations
+        self.warm_start, self.initial_std = warm_start, initial_std
+
+    def initial_belief(self, num_envs: int, actions: PlannedActions, device: torch.device) -> Tensor | None:
+        """Return what an episode begins with, [N, H, A]; None when every search begins anew."""
+        return actions.centre((num_envs, self.horizon), device).clone() if self.warm_start else None
+
+    def plan(
+        self,
+        rollout: Rollout,
+        num_envs: int,
+        actions: PlannedActions,
+        device: torch.device,
+        *,
+        belief: Tensor | None = None,
+        is_first: Tensor | None = None,
+        proposals: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Plan:
+        """Return the best that was found.
+
+        `belief` is that of the plan before, forgotten where `is_first` [N]; `proposals` [H, N, P, A] take part in every
+        round beside the drawn sequences; `mask` [N, A] is False where the first choice may not be.
+        """
+        centre = actions.centre((self.horizon, num_envs), device)
+        if belief is not None and self.warm_start:
+            centre = self._warm(centre, belief, is_first, actions)
+        search = self._search(centre, actions, mask)
+        for _ in range(self.num_iterations):
+            candidates = search.draw(self.num_candidates)
+            if proposals is not None:
+                candidates = torch.cat([proposals, candidates], 2)
+            best = torch.nan_to_num(rollout(candidates), nan=WORST, neginf=WORST).topk(self.num_elites, -1)  # [N, E]
+            elites, weights = _rows(candidates, best.indices), self._weights(best.values)
+            search = search.refitted(elites, weights)
+        return Plan(self._chosen(search, elites, weights), search.centre.transpose(0, 1).contiguous())
+
+    def _warm(self, centre: Tensor, belief: Tensor, is_first: Tensor | None, actions: PlannedActions) -> Tensor:
+        """Return where the search before ended, moved on by a step; `centre` where an episode begins."""
+        moved = torch.cat([belief.transpose(0, 1)[1:], centre[-1:]])
+        if actions.nvec:
+            moved = 0.5 * (moved + centre)  # certain choices would end the search before it began
+        return moved if is_first is None else torch.where(is_first.unsqueeze(-1), centre, moved)
+
+    def _search(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> Search:
+        if actions.nvec:
+            return ChoiceSearch(centre, actions, mask)
+        return NumberSearch(centre, torch.full_like(centre, self.initial_std), self._spread)
+
+    def _chosen(self, search: Search, elites: Tensor, weights: Tensor) -> Tensor:
+        """Return the actions [H, N, A] that a search stands for."""
+        return search.mode()
+
+    @abstractmethod
+    def _weights(self, worth: Tensor) -> Tensor:
+        """Return the weights [N, E] of elites, the best first; they sum to 1."""
+
+    @abstractmethod
+    def _spread(self, variance: Tensor) -> Tensor:
+        """Return the standard deviation of the next round for a variance of elites."""
+
+
+class CEM(Planner):
+    """The cross-entropy method: every round is fitted to the elites of the one before.
+
+    Args:
+        horizon: Steps ahead.
+        num_candidates: Sequences drawn per round.
+        num_elites: Best of them, to which the next round is fitted.
+        num_iterations: Rounds.
+        warm_start: Whether a search begins where that of the step before ended (PlaNet: no).
+        initial_std: Standard deviation of the first round, actions being in [-1, 1].
+    """
+
+    def __init__(
+        self,
+        horizon: Count = 12,
+        num_candidates: Count = 1000,
+        num_elites: Count = 100,
+        num_iterations: Count = 10,
+        *,
+        warm_start: bool = False,
+        initial_std: Positive = 1.0,
+    ) -> None:
+        super().__init__(horizon, num_candidates, num_elites, num_iterations, warm_start, initial_std)
+
+    def _weights(self, worth: Tensor) -> Tensor:
+        return torch.full_like(worth, 1.0 / self.num_elites)
+
+    def _spread(self, variance: Tensor) -> Tensor:
+        return (variance + MIN_VARIANCE).sqrt()
+
+
+class MPPI(Planner):
+    """Model predictive path integral control: elites weigh by `exp(temperature (worth - best worth))`.
+
+    Args:
+        horizon: Steps ahead.
+        num_candidates: Sequences drawn per round; proposals come on top.
+        num_elites: Best of them, to which the next round is fitted.
+        num_iterations: Rounds.
+        temperature: How much a better elite outweighs others, per unit of worth; 0: not at all.
+        min_std: Smallest standard deviation of a round, actions being in [-1, 1].
+        max_std: Largest one, and that of the first round.
+        warm_start: Whether a search begins where that of the step before ended.
+        execute: mean: do what the search ended at; elite: one of the last elites, drawn by weight (TD-MPC2).
+    """
+
+    def __init__(
+        self,
+        horizon: Count = 3,
+        num_candidates: Count = 512,
+        num_elites: Count = 64,
+        num_iterations: Count = 6,
+        *,
+        temperature: NonNegative = 0.5,
+        min_std: NonNegative = 0.05,
+        max_std: Positive = 2.0,
+        warm_start: bool = True,
+        execute: Literal["mean", "elite"] = "mean",
+    ) -> None:
+        if min_std > max_std:
+            raise ConfigError(f"min_std: {min_std} is more than max_std={max_std}")
+        super().__init__(horizon, num_candidates, num_elites, num_iterations, warm_start, max_std)
+        self.temperature, self.min_std, self.max_std, self.execute = temperature, min_std, max_std, execute
+
+    def _weights(self, worth: Tensor) -> Tensor:
+        return (self.temperature * (worth - worth[:, :1])).softmax(-1)
+
+    def _spread(self, variance: Tensor) -> Tensor:
+        return variance.sqrt().clamp(self.min_std, self.max_std)
+
+    def _chosen(self, search: Search, elites: Tensor, weights: Tensor) -> Tensor:
+        if self.execute == "mean":
+            return search.mode()
+        return _rows(elites, gumbel_perturbed(weights.log()).argmax(-1, keepdim=True)).squeeze(2)
+
+
+def _rows(sequences: Tensor, index: Tensor) -> Tensor:
+    """Return the sequences [H, N, E, A] of `sequences` [H, N, K, A] that `index` [N, E] names."""
+    steps, _, _, dim = sequences.shape
+    return sequences.gather(2, index[None, :, :, None].expand(steps, -1, -1, dim))

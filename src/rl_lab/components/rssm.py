@@ -1,0 +1,151 @@
+"""The recurrent state-space model of PlaNet (Hafner et al., 2019) and of every Dreamer since, as switches.
+
+A state has a deterministic part, which a recurrent core steps, and a stochastic part, which is drawn: from the
+posterior where there is an observation, from the prior where the model dreams.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.latents import LatentKind, latent_space
+from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
+from rl_lab.components.rssm_cores import CoreKind, SplitLinear, make_core
+
+
+class Latent(NamedTuple):
+    """A state, with any leading dimensions."""
+
+    deter: Tensor  # [..., D]
+    stoch: Tensor  # [..., Z]
+
+
+class Observed(NamedTuple):
+    """What filtering a sequence brought."""
+
+    latents: Latent  # [T, B, ...]
+    posterior: Tensor  # beliefs [T, B, ...] with the observations
+    prior: Tensor  # and without them
+
+
+class RSSM(nn.Module):
+    """Filters and dreams.
+
+    Args:
+        deter_dim: Width of the deterministic part.
+        hidden_dim: Width of the layers around it.
+        num_variables: Gaussians, or categorical variables, of the stochastic part.
+        num_classes: Of each categorical variable.
+        latent: gaussian or categorical.
+        core: gru (PlaNet, DreamerV1), layer_norm_gru (V2, V3 2023) or block_gru (V3 2024).
+        num_blocks: Of a block_gru.
+        prior_layers: Dense layers from the deterministic part to the prior.
+        style: Of the layers.
+        initial: Whether episodes begin at zeros or at a learned state.
+        unimix: Share of the uniform distribution in categorical beliefs.
+        min_std: Smallest standard deviation of Gaussian ones.
+    """
+
+    def __init__(
+        self,
+        deter_dim: int = 512,
+        hidden_dim: int = 64,
+        num_variables: int = 32,
+        num_classes: int = 4,
+        *,
+        latent: LatentKind = "categorical",
+        core: CoreKind = "block_gru",
+        num_blocks: int = 8,
+        prior_layers: int = 2,
+        style: LayerStyle = STYLE,
+        initial: Literal["zeros", "learned"] = "zeros",
+        unimix: float = 0.01,
+        min_std: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.deter_dim, self.hidden_dim, self.style = deter_dim, hidden_dim, style
+        self.latent_space = latent_space(latent, num_variables, num_classes, unimix, min_std)
+        self._core_kind, self._num_blocks, self._prior_layers, self._initial = core, num_blocks, prior_layers, initial
+
+    def bind(self, token_dim: int, action_dim: int) -> None:
+        """Make the layers."""
+        style, hidden, space = self.style, self.hidden_dim, self.latent_space
+        self.core = make_core(self._core_kind, self.deter_dim, space.dim, action_dim, hidden, self._num_blocks, style)
+        stack = Stack(self.deter_dim, hidden, self._prior_layers, style)
+        self.prior = nn.Sequential(stack, dense(stack.output_dim, space.num_params, style.init))
+        self.posterior_input = SplitLinear(token_dim, self.deter_dim, hidden, style)
+        self.posterior_output = dense(hidden, space.num_params, style.init)
+        is_learned = self._initial == "learned"
+        self.initial_deter = nn.Parameter(torch.zeros(self.deter_dim)) if is_learned else None
+
+    @property
+    def feature_dim(self) -> int:
+        """Return the numbers that heads read."""
+        return self.deter_dim + self.latent_space.dim
+
+    @staticmethod
+    def features(latent: Latent) -> Tensor:
+        """Return what heads read of a state."""
+        return torch.cat([latent.deter, latent.stoch], -1)
+
+    def initial(self, batch: int, device: torch.device) -> Latent:
+        """Return the states [batch, ...] at an episode's start."""
+        if self.initial_deter is None:
+            return Latent(
+                torch.zeros(batch, self.deter_dim, device=device),
+                torch.zeros(batch, self.latent_space.dim, device=device),
+            )
+        deter = torch.tanh(self.initial_deter).expand(batch, -1)
+        return Latent(deter, self.latent_space.mode(self.latent_space.belief(self.prior(deter))))
+
+    def observe(self, tokens: Tensor, actions: Tensor, is_first: Tensor, start: Latent) -> Observed:
+        """Filter tokens [T, B, E]; actions [T, B, A] led to them, `start` [B, ...] is the state before the first."""
+        space, steps = self.latent_space, len(tokens)
+        goes_on = (~is_first).to(tokens.dtype).unsqueeze(-1)  # [T, B, 1]
+        initial = self.initial(tokens.shape[1], tokens.device)
+        embedded = self.core.embed(_limited(actions) * goes_on)
+        seen = self.posterior_input.early(tokens)
+        noise = space.noise((steps, tokens.shape[1]), tokens.device)
+        deters, stochs, beliefs = [], [], []
+        latent = start
+        for step in range(steps):
+            latent = self._restarted(latent, initial, goes_on[step])
+            deter = self.core(latent.deter, latent.stoch, embedded[step])
+            belief = self._posterior(deter, seen[step])
+            latent = Latent(deter, space.sample(belief, noise[step]))
+            deters.append(deter)
+            stochs.append(latent.stoch)
+            beliefs.append(belief)
+        latents = Latent(torch.stack(deters), torch.stack(stochs))
+        return Observed(latents, torch.stack(beliefs), space.belief(self.prior(latents.deter)))
+
+    def observe_step(self, latent: Latent, action: Tensor, token: Tensor, is_first: Tensor) -> Latent:
+        """Return the state [B, ...] after one observation; at an episode's start what came before is forgotten."""
+        goes_on = (~is_first).to(token.dtype).unsqueeze(-1)
+        latent = self._restarted(latent, self.initial(len(token), token.device), goes_on)
+        deter = self.core(latent.deter, latent.stoch, self.core.embed(_limited(action) * goes_on))
+        belief = self._posterior(deter, self.posterior_input.early(token))
+        return Latent(deter, self.latent_space.sample(belief, self.latent_space.noise((len(token),), token.device)))
+
+    def imagine_step(self, latent: Latent, action: Tensor, noise: Tensor | None = None) -> Latent:
+        """Return a state that may follow an action [B, A]."""
+        deter = self.core(latent.deter, latent.stoch, self.core.embed(_limited(action)))
+        belief = self.latent_space.belief(self.prior(deter))
+        drawn = self.latent_space.noise((len(action),), action.device) if noise is None else noise
+        return Latent(deter, self.latent_space.sample(belief, drawn))
+
+    def _posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
+        return self.latent_space.belief(self.posterior_output(self.posterior_input(seen, deter)))
+
+    def _restarted(self, latent: Latent, initial: Latent, goes_on: Tensor) -> Latent:
+        if self.initial_deter is None:
+            return Latent(latent.deter * goes_on, latent.stoch * goes_on)
+        return Latent(*(torch.lerp(first, held, goes_on) for first, held in zip(initial, latent, strict=True)))
+
+
+def _limited(actions: Tensor) -> Tensor:
+    """Return actions whose numbers lie in [-1, 1], with their gradient: a normal policy may dream of larger ones."""
+    return actions / actions.detach().abs().clamp(min=1.0)

@@ -1,0 +1,128 @@
+"""Policies that act in world models: from features to actions as an RSSM reads them, and on to the environment."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, MultiDiscrete, flat_dim, unknown_name
+from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
+from rl_lab.ops.world_distributions import (
+    BoundedNormal,
+    MultiOneHot,
+    OneHot,
+    TanhNormal,
+    TruncatedNormal,
+    WorldDistribution,
+)
+
+ActorKind = Literal["tanh_normal", "truncated_normal", "bounded_normal"]
+NORMALS: dict[str, type[BoundedNormal]] = {
+    "tanh_normal": TanhNormal,
+    "truncated_normal": TruncatedNormal,
+    "bounded_normal": BoundedNormal,
+}
+TANH_MIN_STD = 1e-4  # danijar/dreamer
+WIDE = 2.0  # what is added to the std of a bounded normal before the sigmoid: it begins at 0.88 of its range
+
+
+class WorldActor(nn.Module):
+    """A policy over numbers in [-1, 1] (continuous actions) or over one-hots (discrete ones).
+
+    Args:
+        units: Width of every layer.
+        num_layers: Layers before the output.
+        style: Of the layers.
+        kind: Distribution of continuous actions: tanh_normal (DreamerV1), truncated_normal (V2), bounded_normal (V3).
+        min_std: Smallest standard deviation of truncated and bounded normals.
+        max_std: Largest standard deviation of bounded normals.
+        init_std: First standard deviation of tanh-normals, before tanh.
+        mean_scale: Largest mean of tanh-normals, before tanh.
+        unimix: Share of the uniform distribution in that over choices.
+        scale: Of the output's initial weights.
+    """
+
+    def __init__(
+        self,
+        units: Count,
+        num_layers: Natural,
+        style: LayerStyle = STYLE,
+        *,
+        kind: ActorKind = "bounded_normal",
+        min_std: Positive = 0.1,
+        max_std: Positive = 1.0,
+        init_std: Positive = 5.0,
+        mean_scale: Positive = 5.0,
+        unimix: UnitInterval = 0.0,
+        scale: NonNegative = 0.01,
+    ) -> None:
+        super().__init__()
+        if kind not in NORMALS:
+            raise ConfigError(unknown_name("kind of actor", kind, NORMALS))
+        if min_std > max_std:
+            raise ConfigError(f"min_std: {min_std} is larger than max_std, {max_std}")
+        self.units, self.num_layers, self.style = units, num_layers, style
+        self.kind, self.unimix, self.scale = kind, unimix, scale
+        self.min_std, self.max_std, self.mean_scale = min_std, max_std, mean_scale
+        self._raw_init_std = init_std + math.log(-math.expm1(-init_std))  # softplus of it is init_std
+
+    def bind(self, feature_dim: int, spec: EnvSpec) -> None:
+        """Make the layers for the actions of an environment."""
+        assert not self._modules, "an actor is bound once"
+        self.space, self.action_dim = spec.action, flat_dim(spec.action)
+        self._action_scale = ActionScale(spec, "Dreamer") if isinstance(spec.action, Box) else None
+        self.trunk = Stack(feature_dim, self.units, self.num_layers, self.style)
+        if self._action_scale is None:
+            self.logits = self._output()
+        else:
+            self.mean, self.std = self._output(), self._output()  # apart: clipping by AGC is per tensor
+
+    def _output(self) -> nn.Linear:
+        return dense(self.trunk.output_dim, self.action_dim, self.style.init, self.scale)
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> WorldDistribution:
+        """Return the distribution over actions [..., A], in float32; `mask` is False where a choice is forbidden."""
+        hidden = self.trunk(features)
+        if self._action_scale is None:
+            return self._over_choices(self.logits(hidden).float(), mask)
+        return NORMALS[self.kind](*self._mean_and_std(self.mean(hidden).float(), self.std(hidden).float()))
+
+    def _over_choices(self, logits: Tensor, mask: Tensor | None) -> WorldDistribution:
+        if isinstance(self.space, MultiDiscrete):
+            return MultiOneHot(logits, self.space.nvec, self.unimix, mask)
+        return OneHot(logits, self.unimix, mask)
+
+    def _mean_and_std(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the parameters that the raw outputs stand for."""
+        if self.kind == "tanh_normal":
+            bounded = self.mean_scale * (mean / self.mean_scale).tanh()
+            return bounded, F.softplus(std + self._raw_init_std) + TANH_MIN_STD
+        if self.kind == "truncated_normal":
+            return mean.tanh(), 2.0 * (std / 2.0).sigmoid() + self.min_std
+        return mean.tanh(), (self.max_std - self.min_std) * (std + WIDE).sigmoid() + self.min_std
+
+    def noise(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Draw the noise of samples with these leading dimensions, for all steps at once."""
+        kind = OneHot if self._action_scale is None else NORMALS[self.kind]
+        return kind.noise((*shape, self.action_dim), device)
+
+    def to_environment(self, actions: Tensor) -> Tensor:
+        """Return what the environment takes for actions [..., A]: numbers within its bounds, or indices."""
+        if self._action_scale is not None:
+            return self._action_scale.to_environment(actions.clamp(-1.0, 1.0))
+        if isinstance(self.space, Discrete):
+            return actions.argmax(-1)
+        assert isinstance(self.space, MultiDiscrete)
+        return torch.stack([part.argmax(-1) for part in actions.split(list(self.space.nvec), -1)], -1)
+
+    def random(self, num_envs: int, device: torch.device, mask: Tensor | None = None) -> Tensor:
+        """Draw uniformly random actions [num_envs, A], as the RSSM reads them."""
+        if self._action_scale is not None:
+            return self._action_scale.uniform(num_envs, device)
+        return self._over_choices(torch.zeros(num_envs, self.action_dim, device=device), mask).sample()

@@ -1,0 +1,191 @@
+"""A world model: encoder, RSSM and heads that are trained together to explain sequences.
+
+Dreamer and PlaNet own one under the same name, so that a checkpoint of the one can be planned with or imagined in by
+the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.observation import read_leaf
+from rl_lab.components.rssm import RSSM, Latent, Observed
+from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
+from rl_lab.components.world_decoder import WorldDecoder
+from rl_lab.components.world_encoder import WorldEncoder
+from rl_lab.core import Batch, Box, ConfigError, EnvSpec, Observation, flat_dim, tree_map, unknown_name
+
+KL_FORMS = ("mean", "balanced", "separate")
+LATENT = "latent"  # what act records of the state beside an action
+BATCH_KEYS = ("observations", "actions", "rewards", "is_first", "is_last", "is_terminal", LATENT)
+
+
+@dataclass(frozen=True)
+class KLTerms:
+    """How far the prior may be from the posterior.
+
+    Args:
+        form: mean (PlaNet, DreamerV1: both learn from one KL), balanced (V2: each from its own, free nats of the mean)
+            or separate (V3: the same, free nats of every step).
+        free_nats: Below it nothing is learned from the KL.
+        dyn_scale: Weight of the prior's loss; of both for the form mean.
+        rep_scale: Weight of the posterior's loss.
+    """
+
+    form: Literal["mean", "balanced", "separate"] = "separate"
+    free_nats: float = 1.0
+    dyn_scale: float = 1.0
+    rep_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.form not in KL_FORMS:
+            raise ConfigError(unknown_name("components.world_model.kl.form", self.form, KL_FORMS))
+
+
+KL_TERMS = KLTerms()
+
+
+class WorldLoss(NamedTuple):
+    """What a batch says of the model."""
+
+    terms: dict[str, Tensor]  # weighted scalars, to be summed
+    observed: Observed  # [T, B, ...]
+    features: Tensor  # [T, B, F]
+    metrics: dict[str, Tensor]
+
+
+class WorldModel(nn.Module):
+    """Explains what was seen, and predicts what will be.
+
+    Args:
+        encoder: From observations to tokens.
+        rssm: The states.
+        decoder: From states back to observations.
+        reward: Predicts rewards.
+        cont: Predicts whether the episode goes on; null: it always does.
+        kl: How prior and posterior learn from each other.
+        decoder_scale: Weight of the observations' loss.
+        reward_scale: Weight of the reward's loss.
+        cont_scale: Weight of the continuation's loss.
+        discount_horizon: Steps after which a continuing episode is discounted away: the continuation learns
+            `1 - 1 / steps` instead of 1, and is the discount (DreamerV3, 2024); null: it is a plain probability.
+    """
+
+    def __init__(
+        self,
+        encoder: WorldEncoder,
+        rssm: RSSM,
+        decoder: WorldDecoder,
+        reward: ScalarHead,
+        cont: ContinueHead | None = None,
+        *,
+        kl: KLTerms = KL_TERMS,
+        decoder_scale: float = 1.0,
+        reward_scale: float = 1.0,
+        cont_scale: float = 1.0,
+        discount_horizon: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.rssm, self.decoder, self.reward_head, self.cont_head = encoder, rssm, decoder, reward, cont
+        self.kl_terms = kl
+        self.decoder_scale, self.reward_scale, self.cont_scale = decoder_scale, reward_scale, cont_scale
+        self.cont_target = 1.0 if discount_horizon is None else 1.0 - 1.0 / discount_horizon
+        self.folds_discount = discount_horizon is not None
+
+    def bind(self, spec: EnvSpec, workflow: str) -> None:
+        """Make the layers for an environment; `workflow` is who asks, for errors."""
+        self._space = spec.action
+        self._scale = ActionScale(spec, workflow) if isinstance(spec.action, Box) else None
+        self.encoder.bind(spec.observation)
+        self.rssm.bind(self.encoder.output_dim, self.action_dim)
+        self.decoder.bind(self.feature_dim, spec.observation, self.rssm.deter_dim)
+        self.reward_head.bind(self.feature_dim)
+        if self.cont_head is not None:
+            self.cont_head.bind(self.feature_dim)
+
+    @property
+    def action_dim(self) -> int:
+        """Return the numbers that the model reads of an action."""
+        return flat_dim(self._space)
+
+    @property
+    def feature_dim(self) -> int:
+        """Return the numbers that heads read of a state."""
+        return self.rssm.feature_dim
+
+    def actions(self, actions: Tensor) -> Tensor:
+        """Return what the model reads [..., A] of actions of the environment: one-hots, or numbers in [-1, 1]."""
+        return read_leaf(self._space, actions) if self._scale is None else self._scale.to_unit(actions)
+
+    def initial(self, batch: int, device: torch.device) -> Latent:
+        """Return the states at an episode's start."""
+        return self.rssm.initial(batch, device)
+
+    def observe_step(self, latent: Latent, action: Tensor, obs: Observation, is_first: Tensor) -> Latent:
+        """Return the state after an observation; `action` [B, A] led to it."""
+        return self.rssm.observe_step(latent, action, self.encoder(obs), is_first)
+
+    def observe(self, batch: Batch) -> Observed:
+        """Filter a batch [B, T, ...] from the states its first rows began with, if they were recorded."""
+        rows = tree_map(lambda leaf: leaf.transpose(0, 1), {key: batch[key] for key in BATCH_KEYS if key in batch})
+        start = self._start(rows)
+        tokens = self.encoder(rows["observations"])
+        return self.rssm.observe(tokens, self.actions(rows["actions"]), rows["is_first"], start)
+
+    def _start(self, rows: Batch) -> Latent:
+        """Return the recorded states before the first rows, or those of an episode's start."""
+        if LATENT not in rows:
+            return self.initial(rows["is_first"].shape[1], rows["is_first"].device)
+        return Latent(rows[LATENT]["deter"][0], rows[LATENT]["stoch"][0])
+
+    def losses(self, batch: Batch) -> WorldLoss:
+        """Return the losses of a batch [B, T, ...]; gradients flow through all of the model."""
+        observed = self.observe(batch)
+        features = self.rssm.features(observed.latents)
+        obs, rewards, is_terminal = (
+            tree_map(lambda leaf: leaf.transpose(0, 1), batch[key])
+            for key in ("observations", "rewards", "is_terminal")
+        )
+        terms, metrics = self._kl_losses(observed)
+        for key, values in self.decoder.losses(features, obs).items():
+            terms[f"decoder_{key}"] = self.decoder_scale * values.mean()
+        terms["reward"] = self.reward_scale * self.reward_head.losses(self.reward_head(features), rewards).mean()
+        if self.cont_head is not None:
+            goes_on = self.cont_target * (~is_terminal).to(rewards.dtype)
+            terms["cont"] = self.cont_scale * self.cont_head.losses(self.cont_head(features), goes_on).mean()
+        return WorldLoss(terms, observed, features, metrics)
+
+    def _kl_losses(self, observed: Observed) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the losses of prior and posterior."""
+        kl, options = self.rssm.latent_space.kl, self.kl_terms
+        posterior, prior = observed.posterior, observed.prior
+        dyn = kl(posterior.detach(), prior)  # [T, B]: teaches the prior
+        metrics = {"kl": dyn.detach().mean(), "prior_entropy": self._entropy(prior)}
+        metrics["posterior_entropy"] = self._entropy(posterior)
+        free = options.free_nats
+        if options.form == "mean":
+            return {"kl": options.dyn_scale * kl(posterior, prior).mean().clamp(min=free)}, metrics
+        rep = kl(posterior, prior.detach())  # [T, B]: teaches the posterior
+        if options.form == "balanced":
+            parts = dyn.mean().clamp(min=free), rep.mean().clamp(min=free)
+        else:
+            parts = dyn.clamp(min=free).mean(), rep.clamp(min=free).mean()
+        return {"dyn": options.dyn_scale * parts[0], "rep": options.rep_scale * parts[1]}, metrics
+
+    def _entropy(self, belief: Tensor) -> Tensor:
+        return self.rssm.latent_space.entropy(belief.detach()).mean()
+
+    def reward(self, features: Tensor) -> Tensor:
+        """Return expected rewards [...] of arriving at states."""
+        return self.reward_head.mean(self.reward_head(features))
+
+    def cont(self, features: Tensor) -> Tensor:
+        """Return how likely [...] the episode goes on from states; without a head it always does."""
+        if self.cont_head is None:
+            return torch.ones(features.shape[:-1], device=features.device)
+        return self.cont_head.probability(self.cont_head(features))

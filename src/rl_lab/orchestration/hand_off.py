@@ -1,0 +1,54 @@
+"""Weights that go from the workflow of one run to that of another, whole or in named parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from rl_lab.core.errors import CheckpointError, ConfigError, unknown_name
+from rl_lab.core.workflow import Workflow
+
+NAMED = 3  # tensors that an error names
+
+
+def load_weights(workflow: Workflow, weights: Mapping[str, Tensor]) -> None:
+    """Take all weights of a checkpoint; both must have the same ones."""
+    try:
+        workflow.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"the checkpoint's networks do not fit this config: {' '.join(str(error).split())}"
+        ) from None
+
+
+def load_parts(workflow: Workflow, weights: Mapping[str, Tensor], parts: Sequence[str]) -> None:
+    """Take the weights of these modules, such as a world model, and leave the others as they are."""
+    here: Mapping[str, Tensor] = workflow.state_dict()
+    taken: dict[str, Tensor] = {}
+    for part in parts:
+        own, given = _of_part(here, part), _of_part(weights, part)
+        if not own:
+            names = dict.fromkeys(name.split(".")[0] for name in here)
+            raise ConfigError(unknown_name("training.resume_parts", part, names))
+        if wrong := list(_differences(own, given)):
+            more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+            raise CheckpointError(
+                f"training.resume_parts: {part!r} of the checkpoint does not fit: {'; '.join(wrong[:NAMED])}{more}"
+            )
+        taken |= given
+    workflow.load_state_dict(taken, strict=False)
+
+
+def _of_part(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in weights.items() if name.startswith(f"{part}.")}
+
+
+def _differences(here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what keeps the tensors of a checkpoint from taking the place of those here."""
+    for name, tensor in here.items():
+        if name not in there:
+            yield f"{name} is not in it"
+        elif tensor.shape != there[name].shape:
+            yield f"{name} is {list(there[name].shape)} there and {list(tensor.shape)} here"
+    yield from (f"{name} is only in it" for name in there if name not in here)

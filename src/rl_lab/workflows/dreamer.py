@@ -1,0 +1,282 @@
+"""Dreamer: a world model, and an actor and a critic that learn in what it imagines. All generations are switches.
+
+V1 (Hafner et al., 2020, https://arxiv.org/abs/1912.01603), V2 (2021, https://arxiv.org/abs/2010.02193) and V3 (2023 and
+2024, https://arxiv.org/abs/2301.04104). One update: the world model explains a batch of sequences; from every state in
+it the actor imagines `horizon` steps; the critic learns the lambda-returns of these, the actor to make them larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rl_lab.components.exploration import reject_long_warm_up
+from rl_lab.components.imagination import Dream, Outlook, imagine, outlook, refreshed, replay_returns
+from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
+from rl_lab.components.return_scale import ReturnScale
+from rl_lab.components.rssm import Latent
+from rl_lab.components.scalar_heads import ScalarHead
+from rl_lab.components.world_actors import WorldActor
+from rl_lab.components.world_model import BATCH_KEYS, LATENT, WorldLoss, WorldModel
+from rl_lab.core import (
+    ACTION_MASK,
+    Actions,
+    Batch,
+    Box,
+    Carry,
+    ConfigError,
+    Extras,
+    Metrics,
+    Observation,
+    Phase,
+    Update,
+    Workflow,
+    WorkflowContext,
+    hook,
+)
+from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
+
+
+class Dreamer(Workflow):
+    """Dreamer for discrete and continuous actions; components: world_model, actor (WorldActor), critic (ScalarHead).
+
+    Args:
+        gamma: Discount per env step; where the continuation has it folded in, only replayed values read it.
+        lam: Share of longer returns in lambda-returns.
+        horizon: Steps of imagination.
+        actor_gradient: dynamics (through the imagined steps) or reinforce.
+        entropy_scale: Weight of the policy's entropy, in nats.
+        return_scale: percentile (advantages in units of the spread of returns, V3) or none.
+        slow_target: Whether lambda-returns bootstrap from the slow critic (V2) or from the critic itself.
+        slow_weight: Weight of the loss that keeps the critic near the slow one (V3).
+        tau: How far the slow critic moves towards the critic when it does; 1: all the way.
+        target_update_every: Updates between two moves of the slow critic.
+        replay_value_scale: Weight of the critic's loss on replayed steps, which the world model learns from too (V3 of
+            2024); 0: none.
+        store_latents: Record the states of the agent; batches begin in them, and updates refresh them (V3 of 2024; the
+            buffer's `refreshed` names latent).
+        joint: Whether all learn at once from one sum of losses (V3 of 2024), or first the world model and then actor
+            and critic.
+        model_grad_norm: Longest gradient of the world model; null leaves it free.
+        behavior_grad_norm: Longest gradient of actor and critic; null leaves it free.
+        noise_std: Of Gaussian noise on continuous actions while exploring (V1: 0.3).
+        eval_samples: Whether evaluation samples from the policy too (V3) instead of taking its mode.
+        random_steps: Env steps with uniformly random actions at the start.
+    """
+
+    is_compilable = False
+
+    def __init__(
+        self,
+        *,
+        gamma: UnitInterval = 0.997,
+        lam: UnitInterval = 0.95,
+        horizon: Count = 15,
+        actor_gradient: Literal["dynamics", "reinforce"] = "reinforce",
+        entropy_scale: NonNegative = 3e-4,
+        return_scale: Literal["percentile", "none"] = "percentile",
+        slow_target: bool = False,
+        slow_weight: NonNegative = 1.0,
+        tau: UnitInterval = 0.02,
+        target_update_every: Count = 1,
+        replay_value_scale: NonNegative = 0.3,
+        store_latents: bool = False,
+        joint: bool = True,
+        model_grad_norm: Positive | None = None,
+        behavior_grad_norm: Positive | None = None,
+        noise_std: NonNegative = 0.0,
+        eval_samples: bool = True,
+        random_steps: Natural = 0,
+    ) -> None:
+        super().__init__()
+        self.gamma, self.lam, self.horizon = gamma, lam, horizon
+        self.actor_gradient, self.entropy_scale = actor_gradient, entropy_scale
+        self.return_scale = ReturnScale() if return_scale == "percentile" else None
+        self.slow_target, self.slow_weight = slow_target, slow_weight
+        self.tau, self.target_update_every = tau, target_update_every
+        self.replay_value_scale, self.store_latents, self.is_joint = replay_value_scale, store_latents, joint
+        self.model_grad_norm, self.behavior_grad_norm = model_grad_norm, behavior_grad_norm
+        self.noise_std, self.eval_samples, self.random_steps = noise_std, eval_samples, random_steps
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Make the layers and the optimisers `world_model`, `actor` and `critic`."""
+        reject_long_warm_up(context, self.random_steps)
+        if self.noise_std > 0.0 and not isinstance(context.spec.action, Box):
+            raise ConfigError("algorithm.noise_std: is for continuous actions (others: 0)")
+        self.world_model: WorldModel = context.components["world_model"]  # type: ignore[assignment]
+        self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
+        self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
+        self.world_model.bind(context.spec, "Dreamer")
+        self.actor.bind(self.world_model.feature_dim, context.spec)
+        self.critic.bind(self.world_model.feature_dim)
+        self.to(context.device)
+        self.slow_critic = frozen_copy(self.critic)
+        model, behavior = self.model_grad_norm, self.behavior_grad_norm
+        self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=model)
+        self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=behavior)
+        self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=behavior)
+        self.device, self.num_updates = context.device, 0
+        self._update_all = context.static(self._learn_all)
+        self._update_model = context.static(self._learn_model)
+        self._update_behavior = context.static(self._learn_behavior)
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the state and the action before an episode's start."""
+        latent = self.world_model.initial(num_envs, self.device)
+        action = torch.zeros(num_envs, self.world_model.action_dim, device=self.device)
+        return {"deter": latent.deter.detach(), "stoch": latent.stoch.detach(), "action": action}
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Take the observation into the state and sample an action there."""
+        before = Latent(carry["deter"], carry["stoch"])
+        latent = self.world_model.observe_step(before, carry["action"], obs, is_first)
+        mask = None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()
+        if explore and step < self.random_steps:
+            action = self.actor.random(len(is_first), self.device, mask)
+        else:
+            pi = self.actor(self.world_model.rssm.features(latent), mask)
+            action = pi.sample() if explore or self.eval_samples else pi.mode()
+            if explore and self.noise_std > 0.0:
+                action = action + self.noise_std * torch.randn_like(action)
+        taken = self.actor.to_environment(action)
+        extras = {LATENT: {"deter": before.deter, "stoch": before.stoch}} if self.store_latents else {}
+        return taken, extras, {**latent._asdict(), "action": self.world_model.actions(taken)}
+
+    @hook
+    def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
+        """Update world model, critic and actor on one batch."""
+        metrics, latents = self._update_all(self._read(batch))
+        self._count_update()
+        return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
+
+    @hook
+    def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
+        """Update the world model alone."""
+        metrics, latents = self._update_model(self._read(batch))
+        return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
+
+    @hook
+    def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Update critic and actor alone, in dreams of a world model that stays as it is."""
+        metrics = self._update_behavior(self._read(batch))
+        self._count_update()
+        return metrics
+
+    def _read(self, batch: Batch) -> Batch:
+        return {key: batch[key] for key in BATCH_KEYS if key in batch}
+
+    def _count_update(self) -> None:
+        """Move the slow critic when its time has come, unless every update does that by itself."""
+        self.num_updates += 1
+        if self.target_update_every > 1 and self.num_updates % self.target_update_every == 0:
+            polyak(self.slow_critic, self.critic, self.tau)
+
+    def _learn_all(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
+        return self._learn_jointly(batch) if self.is_joint else self._learn_in_turn(batch)
+
+    def _learn_jointly(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
+        loss = self.world_model.losses(batch)
+        actor_loss, critic_loss, metrics = self._behavior_losses(loss, batch)
+        learners = {"model": self.models, "actor": self.actors, "critic": self.critics}
+        norms = descend_together(sum_of(loss.terms) + actor_loss + critic_loss, learners.values())
+        metrics |= {f"{name}_grad_norm": norm for name, norm in zip(learners, norms, strict=True)}
+        self._move_slow_critic()
+        return {**named_losses(loss), **metrics}, refreshed(batch, loss.observed.latents)
+
+    def _learn_in_turn(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
+        loss = self.world_model.losses(batch)
+        norm = self.models.descend(sum_of(loss.terms))
+        metrics = self._descend_behavior(loss, batch)
+        return {**named_losses(loss), "model_grad_norm": norm, **metrics}, refreshed(batch, loss.observed.latents)
+
+    def _learn_model(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
+        loss = self.world_model.losses(batch)
+        norm = self.models.descend(sum_of(loss.terms))
+        return {**named_losses(loss), "model_grad_norm": norm}, refreshed(batch, loss.observed.latents)
+
+    def _learn_behavior(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            loss = self.world_model.losses(batch)
+        return self._descend_behavior(loss, batch)
+
+    def _descend_behavior(self, loss: WorldLoss, batch: Batch) -> dict[str, Tensor]:
+        detached = loss._replace(features=loss.features.detach())  # the world model does not learn from values
+        actor_loss, critic_loss, metrics = self._behavior_losses(detached, batch)
+        metrics["actor_grad_norm"] = self.actors.descend(actor_loss)
+        metrics["critic_grad_norm"] = self.critics.descend(critic_loss)
+        self._move_slow_critic()
+        return metrics
+
+    def _move_slow_critic(self) -> None:
+        if self.target_update_every == 1:
+            polyak(self.slow_critic, self.critic, self.tau)
+
+    def _behavior_losses(self, loss: WorldLoss, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the losses of actor and critic, that on replayed steps included, and metrics."""
+        start = Latent(*(leaf.detach().flatten(0, 1) for leaf in loss.observed.latents))
+        judge = self.slow_critic if self.slow_target else self.critic
+        with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
+            dream = imagine(self.world_model.rssm, self.actor, start, self.horizon)
+            view = outlook(dream, self.world_model, judge, gamma=self.gamma, lam=self.lam)
+        critic_loss, values = self._critic_loss(dream.features[:-1].detach(), view.returns, view.weights)
+        actor_loss, metrics = self._actor_loss(dream, view)
+        metrics |= {"actor_loss": actor_loss.detach(), "critic_loss": critic_loss.detach(), "value": values.mean()}
+        if self.replay_value_scale > 0.0:
+            imagined = view.returns[0].detach().view(loss.features.shape[:2])
+            returns, weights = replay_returns(batch, imagined, gamma=self.gamma, lam=self.lam)
+            replay_loss, _ = self._critic_loss(loss.features[:-1], returns, weights)
+            metrics["replay_value_loss"] = replay_loss.detach()
+            critic_loss = critic_loss + self.replay_value_scale * replay_loss
+        metrics["imagined_return"] = view.returns.detach().mean()
+        return actor_loss, critic_loss, metrics
+
+    def _actor_loss(self, dream: Dream, view: Outlook) -> tuple[Tensor, dict[str, Tensor]]:
+        offset, scale = (0.0, 1.0) if self.return_scale is None else self.return_scale(view.returns)
+        pi = self.actor(dream.features[:-1].detach())
+        entropy = pi.entropy()
+        if self.actor_gradient == "dynamics":
+            baseline = view.baseline if self.return_scale is not None else offset
+            gain = (view.returns - baseline) / scale
+        else:
+            advantages = (view.returns - view.baseline) / scale
+            gain = pi.log_prob(dream.actions.detach()) * advantages.detach()
+        loss = -(view.weights * (gain + self.entropy_scale * entropy)).mean()
+        return loss, {"entropy": entropy.detach().mean()}
+
+    def _critic_loss(self, features: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss towards returns and, a little, towards the slow critic; and the critic's values."""
+        outputs = self.critic(features)
+        losses = self.critic.losses(outputs, returns.detach())
+        if self.slow_weight > 0.0:
+            with torch.no_grad():
+                slow = self.slow_critic.mean(self.slow_critic(features))
+            losses = losses + self.slow_weight * self.critic.losses(outputs, slow)
+        return (weights * losses).mean(), self.critic.mean(outputs.detach())
+
+    @torch.no_grad()
+    def imagine(self, start: Latent, *, horizon: int | None = None) -> Dream:
+        """Return a dream of the policy from states [N, ...], for whoever wants to look at one."""
+        return imagine(self.world_model.rssm, self.actor, start, self.horizon if horizon is None else horizon)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the number of updates, which the slow critic's moves count."""
+        return {"num_updates": self.num_updates}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self.num_updates = state["num_updates"]
+
+
+def sum_of(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum of scalars."""
+    return torch.stack(list(terms.values())).sum()
+
+
+def named_losses(loss: WorldLoss) -> dict[str, Tensor]:
+    """Return the world model's losses and metrics under their names."""
+    return {**{f"{name}_loss": term.detach() for name, term in loss.terms.items()}, **loss.metrics}

@@ -1,0 +1,204 @@
+"""PlaNet: planning in the latent space of a learned world model (Hafner et al., 2019, https://arxiv.org/abs/1811.04551).
+
+There is no policy. An update teaches the world model to explain sequences; to act, the state is filtered with each new
+observation, and a planner searches for the actions whose imagined rewards are the highest. The first of them is done,
+and then the search begins again. Where the model has a continue head, rewards after a probable end count less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.exploration import reject_long_warm_up
+from rl_lab.components.learner import Learner, trained
+from rl_lab.components.planners import PlannedActions, Planner
+from rl_lab.components.rssm import Latent
+from rl_lab.components.world_model import BATCH_KEYS, WorldModel
+from rl_lab.core import (
+    ACTION_MASK,
+    Actions,
+    Batch,
+    Box,
+    Carry,
+    ConfigError,
+    Discrete,
+    EnvSpec,
+    Extras,
+    Metrics,
+    Observation,
+    Phase,
+    Workflow,
+    WorkflowContext,
+    flat_dim,
+    hook,
+)
+from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
+from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
+
+Behaviour = Literal["random", "noisy", "plan"]
+Decision = Callable[[Observation, Carry, Tensor], tuple[Tensor, Carry]]
+
+
+class ModelActions:
+    """Actions as the model and the planner speak of them, numbers in [-1, 1] or one-hots, and as the environment does.
+
+    Args:
+        spec: Of the environment.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        space, dim = spec.action, flat_dim(spec.action)
+        self._scale = ActionScale(spec, "PlaNet") if isinstance(space, Box) else None
+        self._is_single = isinstance(space, Discrete)
+        sizes = () if isinstance(space, Box) else (space.n,) if isinstance(space, Discrete) else space.nvec
+        self.planned = PlannedActions(dim, sizes)
+
+    def to_environment(self, actions: Tensor) -> Tensor:
+        """Return what the environment takes for actions [N, A]."""
+        if self._scale is not None:
+            return self._scale.to_environment(actions)
+        choices = torch.stack([part.argmax(-1) for part in actions.split(self.planned.nvec, -1)], -1)
+        return choices.squeeze(-1) if self._is_single else choices
+
+    def random(self, num_envs: int, mask: Tensor | None, device: torch.device) -> Tensor:
+        """Draw actions [N, A] uniformly."""
+        if self._scale is not None:
+            return self._scale.uniform(num_envs, device)
+        logits = torch.zeros(num_envs, self.planned.dim, device=device)
+        return self.planned.highest(gumbel_perturbed(masked_logits(logits, mask)))
+
+
+class PlaNet(Workflow):
+    """PlaNet for continuous and discrete actions; components: world_model (WorldModel), planner (CEM or MPPI).
+
+    Args:
+        random_steps: Env steps with uniformly random actions at the start: the seed episodes.
+        noise_std: Exploration with continuous actions: standard deviation of normal noise, actions being in [-1, 1].
+        epsilon: Exploration with discrete actions: how often a random one takes the place of the planned one.
+        max_grad_norm: Longest gradient of the world model; null leaves it free.
+    """
+
+    is_compilable = False
+
+    def __init__(
+        self,
+        *,
+        random_steps: Natural = 0,
+        noise_std: NonNegative = 0.3,
+        epsilon: UnitInterval = 0.1,
+        max_grad_norm: Positive | None = 1000.0,
+    ) -> None:
+        super().__init__()
+        self.random_steps, self.noise_std, self.epsilon = random_steps, noise_std, epsilon
+        self.max_grad_norm = max_grad_norm
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Bind world model and planner, and build the optimiser `world_model`."""
+        reject_long_warm_up(context, self.random_steps)
+        model, planner = context.components["world_model"], context.components["planner"]
+        if not isinstance(model, WorldModel):
+            raise ConfigError("components.world_model: needs a WorldModel")
+        if not isinstance(planner, Planner):
+            raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
+        model.bind(context.spec, "PlaNet")
+        self._device, self.actions = context.device, ModelActions(context.spec)
+        self.world_model, self.planner = model.to(self._device), planner
+        self.models = Learner(
+            context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
+        )
+        self._update = context.static(self._learn)
+        # Hundreds of small kernels per decision: captured on a GPU. On a CPU a compiler would unroll all of them.
+        self._static = context.static if self._device.type == "cuda" else None
+        self._decisions: dict[tuple[Behaviour, int], Decision] = {}
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the state before an episode, the action before it and, if the planner wants one, an open plan."""
+        latent = self.world_model.initial(num_envs, self._device)
+        action = torch.zeros(num_envs, self.actions.planned.dim, device=self._device)
+        belief = self.planner.initial_belief(num_envs, self.actions.planned, self._device)
+        carry = {"deter": latent.deter.detach().clone(), "stoch": latent.stoch.detach().clone(), "action": action}
+        return carry if belief is None else carry | {"plan": belief}
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Filter the state, and plan; with noise where it explores, and at random during the first `random_steps`."""
+        behaviour: Behaviour = "plan"
+        if explore:
+            behaviour = "random" if step < self.random_steps else "noisy"
+        action, carry = self._decision(behaviour, len(is_first))(obs, carry, is_first)
+        return self.actions.to_environment(action), {}, carry
+
+    def _decision(self, behaviour: Behaviour, num_envs: int) -> Decision:
+        """Return the function that decides so for so many environments: shapes of a static one are fixed."""
+        if self._static is None:
+            return partial(self._decide, behaviour)
+        key = (behaviour, num_envs)
+        if key not in self._decisions:
+            self._decisions[key] = self._static(partial(self._decide, behaviour))
+        return self._decisions[key]
+
+    @torch.no_grad()
+    def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Tensor, Carry]:
+        """Return actions [N, A] as the model reads them, and the next carry."""
+        latent = Latent(carry["deter"], carry["stoch"])
+        latent = self.world_model.observe_step(latent, carry["action"], obs, is_first)
+        mask = obs[ACTION_MASK].bool() if not isinstance(obs, Tensor) and ACTION_MASK in obs else None
+        carry = carry | {"deter": latent.deter, "stoch": latent.stoch}
+        if behaviour == "random":
+            action = self.actions.random(len(is_first), mask, self._device)
+            return action, carry | {"action": action}
+        plan = self.planner.plan(
+            partial(self._worth, latent),
+            len(is_first),
+            self.actions.planned,
+            self._device,
+            belief=carry.get("plan"),
+            is_first=is_first,
+            mask=mask,
+        )
+        action = plan.actions[0]
+        if behaviour == "noisy":
+            action = self._disturbed(action, mask)
+        return action, carry | {"action": action} | ({"plan": plan.belief} if "plan" in carry else {})
+
+    def _disturbed(self, action: Tensor, mask: Tensor | None) -> Tensor:
+        if not self.actions.planned.nvec:
+            return (action + self.noise_std * torch.randn_like(action)).clamp(-1.0, 1.0)
+        is_random = torch.rand(len(action), 1, device=action.device) < self.epsilon
+        return torch.where(is_random, self.actions.random(len(action), mask, action.device), action)
+
+    def _worth(self, latent: Latent, sequences: Tensor) -> Tensor:
+        """Return the imagined rewards [N, K] of sequences [H, N, K, A] from states [N, ...], summed."""
+        model, count = self.world_model, sequences.shape[2]
+        actions = sequences.flatten(1, 2)  # [H, N K, A]
+        noise = model.rssm.latent_space.noise((len(actions), actions.shape[1]), actions.device)
+        latent = Latent(latent.deter.repeat_interleave(count, 0), latent.stoch.repeat_interleave(count, 0))
+        visited = []
+        for action, drawn in zip(actions.unbind(), noise.unbind(), strict=True):
+            latent = model.rssm.imagine_step(latent, action, drawn)
+            visited.append(model.rssm.features(latent))
+        features = torch.stack(visited)
+        rewards = model.reward(features)
+        if model.cont_head is not None:
+            goes_on = model.cont(features)[:-1]  # the reward of an end itself counts, none after it does
+            rewards = torch.cat([rewards[:1], rewards[1:] * goes_on.cumprod(0)])
+        return rewards.sum(0).view(-1, count)
+
+    @hook
+    def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Descend the world model's losses on one batch of sequences."""
+        return self._update({key: batch[key] for key in BATCH_KEYS if key in batch})
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        found = self.world_model.losses(batch)
+        loss = torch.stack(list(found.terms.values())).sum()
+        norm = self.models.descend(loss)
+        terms = {f"{name}_loss": term.detach() for name, term in found.terms.items()}
+        return {"loss": loss.detach(), "grad_norm": norm, **terms, **found.metrics}

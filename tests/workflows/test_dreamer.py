@@ -1,0 +1,189 @@
+"""Dreamer: its losses by hand, what learns from what, its options one by one, exact resume, and that it learns."""
+
+import copy
+
+import pytest
+import torch
+
+from rl_lab.buffers.sequence import SequenceBuffer
+from rl_lab.components.laprop import LaProp
+from rl_lab.components.layers import LayerStyle
+from rl_lab.components.rssm import RSSM
+from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
+from rl_lab.components.world_actors import WorldActor
+from rl_lab.components.world_decoder import WorldDecoder
+from rl_lab.components.world_encoder import WorldEncoder
+from rl_lab.components.world_model import LATENT, KLTerms, WorldModel
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, Update
+from rl_lab.environments.identity import Identity
+from rl_lab.workflows.dreamer import Dreamer
+from tests.components.test_world_model import make_batch
+from tests.workflows.off_policy import phase, resumes_exactly, score, start, train
+
+torch.set_num_threads(1)
+CONTINUOUS = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
+DISCRETE = EnvSpec("fixed", Box((3,)), Discrete(3))
+NAMES = ("world_model", "actor", "critic")
+V1 = {
+    "actor_gradient": "dynamics",
+    "return_scale": "none",
+    "slow_weight": 0.0,
+    "joint": False,
+    "replay_value_scale": 0.0,
+}
+V2 = {**V1, "slow_target": True, "tau": 1.0, "target_update_every": 2}
+
+
+def parts(units=16, **options):
+    style = LayerStyle()
+    return {
+        "world_model": WorldModel(
+            WorldEncoder(units, 1, style),
+            RSSM(32, units, 4, 4, num_blocks=4),
+            WorldDecoder(units, 1, style),
+            ScalarHead(units, 1, style, num_bins=41),
+            ContinueHead(units, 1, style),
+            **options,
+        ),
+        "actor": WorldActor(units, 1, style),
+        "critic": ScalarHead(units, 1, style, num_bins=41),
+    }
+
+
+def make_dreamer(spec=CONTINUOUS, *, seed=0, lr=1e-3, **options):
+    settings = {"horizon": 4, "replay_value_scale": 0.3, **options}
+    return start(Dreamer(**settings), spec, lambda: parts(), names=NAMES, seed=seed, lr=lr)
+
+
+def changed(before, after):
+    return [name for name in before if not torch.equal(before[name], after[name])]
+
+
+def snapshot(workflow):
+    return copy.deepcopy(dict(workflow.named_parameters()))
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE])
+@pytest.mark.parametrize("options", [{}, V1, V2, {"joint": False}, {"actor_gradient": "dynamics"}])
+def test_an_update_moves_every_network_and_all_is_finite(spec, options):
+    workflow = make_dreamer(spec, **options)
+    before = snapshot(workflow)
+    torch.manual_seed(1)
+    metrics = workflow.update_agent(make_batch(spec), phase=phase())
+    moved = changed(before, dict(workflow.named_parameters()))
+    assert all(torch.isfinite(value) for value in metrics.values())
+    for part in NAMES:
+        assert any(name.startswith(part) for name in moved), part
+
+
+def test_golden_losses():
+    workflow = make_dreamer()
+    torch.manual_seed(1)
+    metrics = workflow.update_agent(make_batch(), phase=phase())
+    found = {name: metrics[name].item() for name in GOLDEN}
+    assert found == pytest.approx(GOLDEN, rel=1e-4, abs=2e-6)
+
+
+GOLDEN = {
+    "dyn_loss": 1.1807746,
+    "decoder_vector_loss": 2.8100734,
+    "reward_loss": 3.7135725,
+    "cont_loss": 0.5485117,
+    "actor_loss": -0.0002474,
+    "critic_loss": 2.3445868,
+    "replay_value_loss": 6.8082156,
+}
+
+
+def test_the_same_seed_gives_the_same_parameters():
+    runs = []
+    for _ in range(2):
+        workflow = make_dreamer()
+        torch.manual_seed(1)
+        for seed in range(3):
+            workflow.update_agent(make_batch(seed=seed), phase=phase())
+        runs.append(snapshot(workflow))
+    assert not changed(*runs)
+
+
+def test_each_hook_moves_only_what_it_names():
+    for hook, part in (("update_world_model", ("world_model",)), ("update_controller", ("actor", "critic"))):
+        workflow = make_dreamer()
+        before = snapshot(workflow)
+        torch.manual_seed(1)
+        getattr(workflow, hook)(make_batch(), phase=phase())
+        moved = {name.split(".")[0] for name in changed(before, dict(workflow.named_parameters()))}
+        assert moved - {"slow_critic"} == set(part), hook
+
+
+def test_the_actor_climbs_imagined_returns():
+    workflow = make_dreamer(actor_gradient="dynamics", return_scale="none", lr=3e-3, entropy_scale=0.0)
+    batch, values = make_batch(), []
+    workflow.world_model.reward_head.out.weight.data.normal_(std=0.05)
+    for _ in range(30):
+        torch.manual_seed(1)
+        values.append(workflow.update_controller(batch, phase=phase())["imagined_return"].item())
+    assert values[-1] > values[0] + 0.2 * abs(values[0])
+
+
+def test_latents_are_recorded_used_and_refreshed():
+    env = Identity(2, sizes=(3,), max_episode_steps=8)
+    workflow = make_dreamer(env.spec, store_latents=True)
+    buffer = SequenceBuffer(400, 4, 6, refreshed=[LATENT], num_envs=2, spec=env.spec)
+    train(workflow, env, env_steps=60, buffer=buffer, updates_per_step=0.0)
+    batch = buffer.sample()
+    update = workflow.update_agent(batch, phase=phase())
+    assert isinstance(update, Update)
+    new = update.write_back[LATENT]
+    assert torch.equal(new["deter"][:, 0], batch[LATENT]["deter"][:, 0])
+    assert not torch.equal(new["deter"][:, 1:], batch[LATENT]["deter"][:, 1:])
+    buffer.write_back(update.write_back)
+
+
+def test_the_slow_critic_is_copied_every_so_often():
+    workflow = make_dreamer(**V2)
+    first = copy.deepcopy(workflow.slow_critic.state_dict())
+    workflow.update_agent(make_batch(), phase=phase())
+    assert not changed(first, workflow.slow_critic.state_dict())
+    workflow.update_agent(make_batch(seed=1), phase=phase())
+    assert not changed(workflow.critic.state_dict(), workflow.slow_critic.state_dict())
+
+
+def test_imagine_returns_a_dream():
+    workflow = make_dreamer()
+    dream = workflow.imagine(workflow.world_model.initial(5, torch.device("cpu")), horizon=7)
+    assert dream.features.shape == (8, 5, 48)
+    assert dream.actions.shape == (7, 5, 2)
+
+
+def test_actions_stay_within_bounds_and_noise_is_for_numbers():
+    workflow = make_dreamer(noise_std=5.0)
+    carry = workflow.initial_carry(4)
+    actions, extras, after = workflow.act(
+        torch.randn(4, 3), carry, is_first=torch.ones(4).bool(), explore=True, step=10**6
+    )
+    assert actions.abs().max() <= 2.0
+    assert actions.abs().max() > 1.9
+    torch.testing.assert_close(after["action"], actions / 2.0)
+    assert extras == {}
+    with pytest.raises(ConfigError, match="algorithm.noise_std"):
+        make_dreamer(DISCRETE, noise_std=0.3)
+
+
+@pytest.mark.parametrize("name", ["dreamer_cartpole", "dreamer_v1_dmc_walker_walk"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(name, tmp_path):
+    assert resumes_exactly([f"+experiment={name}"], tmp_path, stop_at=40)
+
+
+def test_dreamer_learns_the_identity_task():
+    env = Identity(8, sizes=(2,), max_episode_steps=8)
+    workflow = start(
+        Dreamer(horizon=5, gamma=0.9, entropy_scale=1e-3),
+        env.spec,
+        lambda: parts(32, kl=KLTerms(free_nats=0.1)),
+        names=NAMES,
+        factory=lambda params: LaProp(params, lr=3e-3, warmup=10),
+    )
+    buffer = SequenceBuffer(10_000, 16, 9, num_envs=8, spec=env.spec)
+    train(workflow, env, env_steps=3_600, buffer=buffer, updates_per_step=0.125)
+    assert score(workflow, Identity(8, sizes=(2,), max_episode_steps=8)) > 0.85  # guessing: 0.5
