@@ -1,0 +1,35 @@
+"""Scores of Dreamer and PlaNet with the committed experiment files, beside what others report.
+
+Trains by `lab train`, evaluates by `lab evaluate` on fresh episodes, and writes every seed, the bad ones too, to
+`results/world_model_scores.csv`, the learning curves to `world_model_scores_curves.csv` and `.png`. Interrupt it when you
+like: the next call resumes what was half done and keeps what was finished.
+
+    python benchmarks/world_model_scores.py --tasks dreamer_cartpole --seeds 1 2 3
+    python benchmarks/world_model_scores.py --tasks planet_dmc_cartpole_swingup --seeds 1 --parallel 1
+
+Env steps are decisions: where an action is repeated, an env step has several frames, and published curves are in frames.
+"""
+
+from __future__ import annotations
+
+from training_runs import Task, benchmark, call, parser, points
+
+TASKS = {
+    "dreamer_cartpole": Task(target=475.0, eval_frequency=2_000),
+    "dreamer_dmc_cartpole_balance": Task(target=900.0, eval_frequency=2_000),
+    "planet_dmc_cartpole_swingup": Task(
+        target=637.5,
+        eval_frequency=2_500,
+        eval_episodes=5,
+        published=points("RL Lab's first PlaNet, state, 178 k frames", {22_000: 637.5}),
+    ),
+    "planet_cartpole": Task(target=475.0, eval_frequency=2_000, eval_episodes=5),
+}
+
+
+def main() -> None:
+    benchmark(TASKS, parser(__doc__ or "", "world_model_scores", TASKS, num_seeds=3).parse_args())
+
+
+if __name__ == "__main__":
+    call(main)
