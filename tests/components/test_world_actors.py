@@ -76,8 +76,8 @@ def test_actions_reach_the_bounds_of_the_environment_and_no_further():
     actor = bound()
     actions = torch.tensor([[-1.0, 0.0], [1.0, 0.5], [-7.0, 3.0]])
     expected = torch.tensor([[-2.0, 2.0], [6.0, 4.0], [-2.0, 6.0]])
-    torch.testing.assert_close(actor.to_environment(actions), expected)
-    drawn = actor.random(5000, CPU)
+    torch.testing.assert_close(actor.actions.to_environment(actions), expected)
+    drawn = actor.actions.random(5000, CPU)
     assert drawn.shape == (5000, 2)
     assert float(drawn.min()) == pytest.approx(-1.0, abs=0.01)
     assert float(drawn.max()) == pytest.approx(1.0, abs=0.01)
@@ -92,8 +92,8 @@ def test_choices_are_one_hots_and_their_indices_go_to_the_environment():
     probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     np.testing.assert_allclose(pi.log_probs.exp().detach(), 0.96 * probs + 0.01, rtol=1e-5)
     sample = pi.sample()
-    assert torch.equal(actor.to_environment(sample), sample.argmax(-1))
-    counts = actor.to_environment(actor.random(8000, CPU)).bincount(minlength=4) / 8000
+    assert torch.equal(actor.actions.to_environment(sample), sample.argmax(-1))
+    counts = actor.actions.to_environment(actor.actions.random(8000, CPU)).bincount(minlength=4) / 8000
     np.testing.assert_allclose(counts, 0.25, atol=4 * 0.5 / math.sqrt(8000))
 
 
@@ -103,16 +103,16 @@ def test_several_choices():
     assert type(pi) is MultiOneHot
     assert pi.sample().shape == (6, 5)
     actions = torch.tensor([[0.0, 0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0, 1.0]])
-    assert actor.to_environment(actions).tolist() == [[2, 0], [1, 1]]
-    drawn = actor.to_environment(actor.random(500, CPU))
+    assert actor.actions.to_environment(actions).tolist() == [[2, 0], [1, 1]]
+    drawn = actor.actions.to_environment(actor.actions.random(500, CPU))
     assert {tuple(row) for row in drawn.tolist()} == {(i, j) for i in range(3) for j in range(2)}
 
 
 def test_masks_forbid_choices():
     actor = bound(DISCRETE, unimix=0.5)
     mask = torch.tensor([False, True, False, False])
-    assert actor.to_environment(actor(torch.randn(20, 5), mask).sample()).tolist() == [1] * 20
-    assert actor.to_environment(actor.random(20, CPU, mask.expand(20, 4))).tolist() == [1] * 20
+    assert actor.actions.to_environment(actor(torch.randn(20, 5), mask).sample()).tolist() == [1] * 20
+    assert actor.actions.to_environment(actor.actions.random(20, CPU, mask.expand(20, 4))).tolist() == [1] * 20
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE, SEVERAL])
@@ -121,7 +121,7 @@ def test_noise_can_be_drawn_for_all_steps_at_once(spec, kind):
     actor = bound(spec, kind=kind)
     pi = actor(torch.randn(4, 5))
     noise = actor.noise((3, 4), CPU)
-    assert noise.shape == (3, 4, actor.action_dim)
+    assert noise.shape == (3, 4, actor.actions.dim)
     assert torch.equal(pi.sample(noise[1]), pi.sample(noise[1]))
     assert not torch.equal(noise[0], noise[1])
 

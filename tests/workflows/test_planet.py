@@ -381,7 +381,7 @@ def test_identity_is_learned(kind, planner):
     model = small_model(16, free_nats=1.0, reward_scale=10.0)
     workflow = make_planet(env.spec, planner, model, random_steps=400)
     train(workflow, env, updates=80)
-    assert score(workflow, Identity(8, **task)) > 0.9  # at random: 1/2, and 1/3
+    assert score(workflow, Identity(8, **task)) > 0.8  # at random: 1/2, and 1/3
 
 
 SMALL = [

@@ -32,10 +32,11 @@ class Outlook(NamedTuple):
 
 def imagine(rssm: RSSM, actor: WorldActor, start: Latent, horizon: int) -> Dream:
     """Follow the policy from states [N, ...]; gradients flow through the actions, not through what the actor reads."""
-    noise = rssm.latent_space.noise((horizon, len(start.deter)), start.deter.device)
+    lead, device = (horizon, len(start.deter)), start.deter.device
+    noise, action_noise = rssm.latent_space.noise(lead, device), actor.noise(lead, device)
     latent, features, actions = start, [rssm.features(start)], []
     for step in range(horizon):
-        actions.append(actor(features[-1].detach()).sample())
+        actions.append(actor(features[-1].detach()).sample(action_noise[step]))
         latent = rssm.imagine_step(latent, actions[-1], noise[step])
         features.append(rssm.features(latent))
     return Dream(torch.stack(features), torch.stack(actions))

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.model_actions import one_hots
 from rl_lab.core import ConfigError
 from rl_lab.core.ranges import Count, NonNegative, Positive
 from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
@@ -48,9 +49,7 @@ class PlannedActions(NamedTuple):
 
     def highest(self, scores: Tensor) -> Tensor:
         """Return the one-hots [..., A] of the choices with the highest scores [..., A]."""
-        parts = [part.argmax(-1, keepdim=True) for part in scores.split(self.nvec, -1)]
-        places = [torch.arange(size, device=scores.device) for size in self.nvec]
-        return torch.cat([(a == b).to(scores.dtype) for a, b in zip(parts, places, strict=True)], -1)
+        return one_hots(scores, self.nvec)
 
 
 class NumberSearch:

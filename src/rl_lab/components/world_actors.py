@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, MultiDiscrete, flat_dim, unknown_name
+from rl_lab.components.model_actions import ModelActions
+from rl_lab.core import ConfigError, EnvSpec, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 from rl_lab.ops.world_distributions import (
     BoundedNormal,
@@ -75,27 +75,26 @@ class WorldActor(nn.Module):
     def bind(self, feature_dim: int, spec: EnvSpec) -> None:
         """Make the layers for the actions of an environment."""
         assert not self._modules, "an actor is bound once"
-        self.space, self.action_dim = spec.action, flat_dim(spec.action)
-        self._action_scale = ActionScale(spec, "Dreamer") if isinstance(spec.action, Box) else None
+        self.actions = ModelActions(spec, "Dreamer")
         self.trunk = Stack(feature_dim, self.units, self.num_layers, self.style)
-        if self._action_scale is None:
-            self.logits = self._output()
-        else:
+        if self.actions.are_numbers:
             self.mean, self.std = self._output(), self._output()  # apart: clipping by AGC is per tensor
+        else:
+            self.logits = self._output()
 
     def _output(self) -> nn.Linear:
-        return dense(self.trunk.output_dim, self.action_dim, self.style.init, self.scale)
+        return dense(self.trunk.output_dim, self.actions.dim, self.style.init, self.scale)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> WorldDistribution:
         """Return the distribution over actions [..., A], in float32; `mask` is False where a choice is forbidden."""
         hidden = self.trunk(features)
-        if self._action_scale is None:
+        if not self.actions.are_numbers:
             return self._over_choices(self.logits(hidden).float(), mask)
         return NORMALS[self.kind](*self._mean_and_std(self.mean(hidden).float(), self.std(hidden).float()))
 
     def _over_choices(self, logits: Tensor, mask: Tensor | None) -> WorldDistribution:
-        if isinstance(self.space, MultiDiscrete):
-            return MultiOneHot(logits, self.space.nvec, self.unimix, mask)
+        if len(self.actions.nvec) > 1:
+            return MultiOneHot(logits, self.actions.nvec, self.unimix, mask)
         return OneHot(logits, self.unimix, mask)
 
     def _mean_and_std(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,20 +108,5 @@ class WorldActor(nn.Module):
 
     def noise(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Draw the noise of samples with these leading dimensions, for all steps at once."""
-        kind = OneHot if self._action_scale is None else NORMALS[self.kind]
-        return kind.noise((*shape, self.action_dim), device)
-
-    def to_environment(self, actions: Tensor) -> Tensor:
-        """Return what the environment takes for actions [..., A]: numbers within its bounds, or indices."""
-        if self._action_scale is not None:
-            return self._action_scale.to_environment(actions.clamp(-1.0, 1.0))
-        if isinstance(self.space, Discrete):
-            return actions.argmax(-1)
-        assert isinstance(self.space, MultiDiscrete)
-        return torch.stack([part.argmax(-1) for part in actions.split(list(self.space.nvec), -1)], -1)
-
-    def random(self, num_envs: int, device: torch.device, mask: Tensor | None = None) -> Tensor:
-        """Draw uniformly random actions [num_envs, A], as the RSSM reads them."""
-        if self._action_scale is not None:
-            return self._action_scale.uniform(num_envs, device)
-        return self._over_choices(torch.zeros(num_envs, self.action_dim, device=device), mask).sample()
+        kind = NORMALS[self.kind] if self.actions.are_numbers else OneHot
+        return kind.noise((*shape, self.actions.dim), device)

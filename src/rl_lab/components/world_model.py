@@ -12,13 +12,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.continuous_actions import ActionScale
-from rl_lab.components.observation import read_leaf
+from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.rssm import RSSM, Latent, Observed
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
-from rl_lab.core import Batch, Box, ConfigError, EnvSpec, Observation, flat_dim, tree_map, unknown_name
+from rl_lab.core import Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
 
 KL_FORMS = ("mean", "balanced", "separate")
 LATENT = "latent"  # what act records of the state beside an action
@@ -99,8 +98,7 @@ class WorldModel(nn.Module):
 
     def bind(self, spec: EnvSpec, workflow: str) -> None:
         """Make the layers for an environment; `workflow` is who asks, for errors."""
-        self._space = spec.action
-        self._scale = ActionScale(spec, workflow) if isinstance(spec.action, Box) else None
+        self.action_code = ModelActions(spec, workflow)
         self.encoder.bind(spec.observation)
         self.rssm.bind(self.encoder.output_dim, self.action_dim)
         self.decoder.bind(self.feature_dim, spec.observation, self.rssm.deter_dim)
@@ -111,7 +109,7 @@ class WorldModel(nn.Module):
     @property
     def action_dim(self) -> int:
         """Return the numbers that the model reads of an action."""
-        return flat_dim(self._space)
+        return self.action_code.dim
 
     @property
     def feature_dim(self) -> int:
@@ -120,7 +118,7 @@ class WorldModel(nn.Module):
 
     def actions(self, actions: Tensor) -> Tensor:
         """Return what the model reads [..., A] of actions of the environment: one-hots, or numbers in [-1, 1]."""
-        return read_leaf(self._space, actions) if self._scale is None else self._scale.to_unit(actions)
+        return self.action_code.read(actions)
 
     def initial(self, batch: int, device: torch.device) -> Latent:
         """Return the states at an episode's start."""

@@ -133,19 +133,19 @@ class Dreamer(Workflow):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Take the observation into the state and sample an action there."""
-        before = Latent(carry["deter"], carry["stoch"])
+        before, code = Latent(carry["deter"], carry["stoch"]), self.world_model.action_code
         latent = self.world_model.observe_step(before, carry["action"], obs, is_first)
         mask = None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()
         if explore and step < self.random_steps:
-            action = self.actor.random(len(is_first), self.device, mask)
+            action = code.random(len(is_first), self.device, mask)
         else:
             pi = self.actor(self.world_model.rssm.features(latent), mask)
             action = pi.sample() if explore or self.eval_samples else pi.mode()
             if explore and self.noise_std > 0.0:
                 action = action + self.noise_std * torch.randn_like(action)
-        taken = self.actor.to_environment(action)
+        taken = code.to_environment(action)
         extras = {LATENT: {"deter": before.deter, "stoch": before.stoch}} if self.store_latents else {}
-        return taken, extras, {**latent._asdict(), "action": self.world_model.actions(taken)}
+        return taken, extras, {**latent._asdict(), "action": code.read(taken)}
 
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:

@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, trained
 from rl_lab.components.planners import PlannedActions, Planner
@@ -24,54 +23,20 @@ from rl_lab.core import (
     ACTION_MASK,
     Actions,
     Batch,
-    Box,
     Carry,
     ConfigError,
-    Discrete,
-    EnvSpec,
     Extras,
     Metrics,
     Observation,
     Phase,
     Workflow,
     WorkflowContext,
-    flat_dim,
     hook,
 )
 from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
-from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
 
 Behaviour = Literal["random", "noisy", "plan"]
 Decision = Callable[[Observation, Carry, Tensor], tuple[Tensor, Carry]]
-
-
-class ModelActions:
-    """Actions as the model and the planner speak of them, numbers in [-1, 1] or one-hots, and as the environment does.
-
-    Args:
-        spec: Of the environment.
-    """
-
-    def __init__(self, spec: EnvSpec) -> None:
-        space, dim = spec.action, flat_dim(spec.action)
-        self._scale = ActionScale(spec, "PlaNet") if isinstance(space, Box) else None
-        self._is_single = isinstance(space, Discrete)
-        sizes = () if isinstance(space, Box) else (space.n,) if isinstance(space, Discrete) else space.nvec
-        self.planned = PlannedActions(dim, sizes)
-
-    def to_environment(self, actions: Tensor) -> Tensor:
-        """Return what the environment takes for actions [N, A]."""
-        if self._scale is not None:
-            return self._scale.to_environment(actions)
-        choices = torch.stack([part.argmax(-1) for part in actions.split(self.planned.nvec, -1)], -1)
-        return choices.squeeze(-1) if self._is_single else choices
-
-    def random(self, num_envs: int, mask: Tensor | None, device: torch.device) -> Tensor:
-        """Draw actions [N, A] uniformly."""
-        if self._scale is not None:
-            return self._scale.uniform(num_envs, device)
-        logits = torch.zeros(num_envs, self.planned.dim, device=device)
-        return self.planned.highest(gumbel_perturbed(masked_logits(logits, mask)))
 
 
 class PlaNet(Workflow):
@@ -107,7 +72,8 @@ class PlaNet(Workflow):
         if not isinstance(planner, Planner):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
         model.bind(context.spec, "PlaNet")
-        self._device, self.actions = context.device, ModelActions(context.spec)
+        self._device, self.code = context.device, model.action_code
+        self.planned = PlannedActions(self.code.dim, self.code.nvec)
         self.world_model, self.planner = model.to(self._device), planner
         self.models = Learner(
             context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
@@ -120,8 +86,8 @@ class PlaNet(Workflow):
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state before an episode, the action before it and, if the planner wants one, an open plan."""
         latent = self.world_model.initial(num_envs, self._device)
-        action = torch.zeros(num_envs, self.actions.planned.dim, device=self._device)
-        belief = self.planner.initial_belief(num_envs, self.actions.planned, self._device)
+        action = torch.zeros(num_envs, self.planned.dim, device=self._device)
+        belief = self.planner.initial_belief(num_envs, self.planned, self._device)
         carry = {"deter": latent.deter.detach().clone(), "stoch": latent.stoch.detach().clone(), "action": action}
         return carry if belief is None else carry | {"plan": belief}
 
@@ -133,7 +99,7 @@ class PlaNet(Workflow):
         if explore:
             behaviour = "random" if step < self.random_steps else "noisy"
         action, carry = self._decision(behaviour, len(is_first))(obs, carry, is_first)
-        return self.actions.to_environment(action), {}, carry
+        return self.code.to_environment(action), {}, carry
 
     def _decision(self, behaviour: Behaviour, num_envs: int) -> Decision:
         """Return the function that decides so for so many environments: shapes of a static one are fixed."""
@@ -152,12 +118,12 @@ class PlaNet(Workflow):
         mask = obs[ACTION_MASK].bool() if not isinstance(obs, Tensor) and ACTION_MASK in obs else None
         carry = carry | {"deter": latent.deter, "stoch": latent.stoch}
         if behaviour == "random":
-            action = self.actions.random(len(is_first), mask, self._device)
+            action = self.code.random(len(is_first), self._device, mask)
             return action, carry | {"action": action}
         plan = self.planner.plan(
             partial(self._worth, latent),
             len(is_first),
-            self.actions.planned,
+            self.planned,
             self._device,
             belief=carry.get("plan"),
             is_first=is_first,
@@ -169,10 +135,10 @@ class PlaNet(Workflow):
         return action, carry | {"action": action} | ({"plan": plan.belief} if "plan" in carry else {})
 
     def _disturbed(self, action: Tensor, mask: Tensor | None) -> Tensor:
-        if not self.actions.planned.nvec:
+        if not self.planned.nvec:
             return (action + self.noise_std * torch.randn_like(action)).clamp(-1.0, 1.0)
         is_random = torch.rand(len(action), 1, device=action.device) < self.epsilon
-        return torch.where(is_random, self.actions.random(len(action), mask, action.device), action)
+        return torch.where(is_random, self.code.random(len(action), action.device, mask), action)
 
     def _worth(self, latent: Latent, sequences: Tensor) -> Tensor:
         """Return the imagined rewards [N, K] of sequences [H, N, K, A] from states [N, ...], summed."""
