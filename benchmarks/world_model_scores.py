@@ -1,13 +1,13 @@
 """Scores of Dreamer and PlaNet with the committed experiment files, beside what others report.
 
 Trains by `lab train`, evaluates by `lab evaluate` on fresh episodes, and writes every seed, the bad ones too, to
-`results/world_model_scores.csv`, the learning curves to `world_model_scores_curves.csv` and `.png`. Interrupt it when you
-like: the next call resumes what was half done and keeps what was finished.
+`results/world_model_scores.csv`, the learning curves to `world_model_scores_curves.csv` and `.png`. Interrupt it when
+you like: the next call resumes what was half done and keeps what was finished.
 
     python benchmarks/world_model_scores.py --tasks dreamer_cartpole --seeds 1 2 3
     python benchmarks/world_model_scores.py --tasks planet_dmc_cartpole_swingup --seeds 1 --parallel 1
 
-Env steps are decisions: where an action is repeated, an env step has several frames, and published curves are in frames.
+Env steps are decisions: where an action is repeated an env step has several frames, and published curves count frames.
 """
 
 from __future__ import annotations
