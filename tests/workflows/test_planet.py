@@ -15,6 +15,10 @@ from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.components.world_model import KLTerms, WorldModel
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble, build
+from rl_lab.config.compose import compose
+from rl_lab.config.targets import Targets
 from rl_lab.core import (
     ACTION_MASK,
     Box,
@@ -407,6 +411,15 @@ def test_resume_is_exact_with_a_plan_on_its_way(overrides, planner, stop_at, tmp
     assert halves.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
     state = CheckpointStore(halves.checkpoints).load_newest().state
     assert bool(state["collector"]["carry"]["plan"].any())
+
+
+@pytest.mark.learning
+def test_the_packaged_pendulum_is_swung_up(tmp_path):
+    overrides = ["+experiment=planet_pendulum_tensor", "training.total_timesteps=6000", "training.eval_frequency=null"]
+    parts = assemble(compose([*overrides, "logging=quiet"]), Targets(AllowList()))
+    orchestrator = build(parts, RunDirectory.create(tmp_path, "pendulum", 1))
+    orchestrator.run()
+    assert orchestrator.evaluator.evaluate(parts.workflow, step=10**9)["return"] > -600  # at random: about -1200
 
 
 # Bad input.
