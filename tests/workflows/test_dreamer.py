@@ -64,7 +64,7 @@ def snapshot(workflow):
 
 
 @pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE])
-@pytest.mark.parametrize("options", [{}, V1, V2, {"joint": False}, {"actor_gradient": "dynamics"}])
+@pytest.mark.parametrize("options", [{}, V1, V2, {"joint": False}, {"actor_gradient": "dynamics", "joint": False}])
 def test_an_update_moves_every_network_and_all_is_finite(spec, options):
     workflow = make_dreamer(spec, **options)
     before = snapshot(workflow)
@@ -118,7 +118,7 @@ def test_each_hook_moves_only_what_it_names():
 
 @pytest.mark.parametrize("gradient", ["dynamics", "reinforce"])
 def test_the_actor_learns_to_dream_of_more_reward(gradient):
-    workflow = make_dreamer(actor_gradient=gradient, lr=3e-3, entropy_scale=0.0)
+    workflow = make_dreamer(actor_gradient=gradient, joint=False, lr=3e-3, entropy_scale=0.0)
     head = workflow.world_model.reward_head
     head.out.weight.data.normal_(generator=torch.Generator().manual_seed(3))
     head.bins.copy_(torch.linspace(-1.0, 1.0, 41))
@@ -176,6 +176,8 @@ def test_actions_stay_within_bounds_and_noise_is_for_numbers():
     assert extras == {}
     with pytest.raises(ConfigError, match="algorithm.noise_std"):
         make_dreamer(DISCRETE, noise_std=0.3)
+    with pytest.raises(ConfigError, match="algorithm.joint"):
+        make_dreamer(actor_gradient="dynamics")
 
 
 @pytest.mark.parametrize("name", ["dreamer_cartpole", "dreamer_v1_dmc_walker_walk"])

@@ -57,6 +57,16 @@ class WorldLoss(NamedTuple):
     features: Tensor  # [T, B, F]
     metrics: dict[str, Tensor]
 
+    @property
+    def total(self) -> Tensor:
+        """Return the sum of the terms."""
+        return torch.stack(list(self.terms.values())).sum()
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """Return terms and metrics under the names they are logged by."""
+        return {**{f"{name}_loss": term.detach() for name, term in self.terms.items()}, **self.metrics}
+
 
 class WorldModel(nn.Module):
     """Explains what was seen, and predicts what will be.

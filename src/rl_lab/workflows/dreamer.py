@@ -58,8 +58,8 @@ class Dreamer(Workflow):
             2024); 0: none.
         store_latents: Record the states of the agent; batches begin in them, and updates refresh them (V3 of 2024; the
             buffer's `refreshed` names latent).
-        joint: Whether all learn at once from one sum of losses (V3 of 2024), or first the world model and then actor
-            and critic.
+        joint: Whether all learn at once from one sum of losses (V3 of 2024; with reinforce only), or first the world
+            model and then actor and critic.
         model_grad_norm: Longest gradient of the world model; null leaves it free.
         behavior_grad_norm: Longest gradient of actor and critic; null leaves it free.
         noise_std: Of Gaussian noise on continuous actions while exploring (V1: 0.3).
@@ -92,6 +92,10 @@ class Dreamer(Workflow):
         random_steps: Natural = 0,
     ) -> None:
         super().__init__()
+        if joint and actor_gradient == "dynamics":
+            raise ConfigError(
+                "algorithm.joint: must be false where gradients flow through the dynamics, which would learn to flatter"
+            )
         self.gamma, self.lam, self.horizon = gamma, lam, horizon
         self.actor_gradient, self.entropy_scale = actor_gradient, entropy_scale
         self.return_scale = ReturnScale() if return_scale == "percentile" else None
@@ -183,21 +187,21 @@ class Dreamer(Workflow):
         loss = self.world_model.losses(batch)
         actor_loss, critic_loss, metrics = self._behavior_losses(loss, batch)
         learners = {"model": self.models, "actor": self.actors, "critic": self.critics}
-        norms = descend_together(sum_of(loss.terms) + actor_loss + critic_loss, learners.values())
+        norms = descend_together(loss.total + actor_loss + critic_loss, learners.values())
         metrics |= {f"{name}_grad_norm": norm for name, norm in zip(learners, norms, strict=True)}
         self._move_slow_critic()
-        return {**named_losses(loss), **metrics}, refreshed(batch, loss.observed.latents)
+        return {**loss.named, **metrics}, refreshed(batch, loss.observed.latents)
 
     def _learn_in_turn(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
-        norm = self.models.descend(sum_of(loss.terms))
+        norm = self.models.descend(loss.total)
         metrics = self._descend_behavior(loss, batch)
-        return {**named_losses(loss), "model_grad_norm": norm, **metrics}, refreshed(batch, loss.observed.latents)
+        return {**loss.named, "model_grad_norm": norm, **metrics}, refreshed(batch, loss.observed.latents)
 
     def _learn_model(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
-        norm = self.models.descend(sum_of(loss.terms))
-        return {**named_losses(loss), "model_grad_norm": norm}, refreshed(batch, loss.observed.latents)
+        norm = self.models.descend(loss.total)
+        return {**loss.named, "model_grad_norm": norm}, refreshed(batch, loss.observed.latents)
 
     def _learn_behavior(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -270,13 +274,3 @@ class Dreamer(Workflow):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self.num_updates = state["num_updates"]
-
-
-def sum_of(terms: Mapping[str, Tensor]) -> Tensor:
-    """Return the sum of scalars."""
-    return torch.stack(list(terms.values())).sum()
-
-
-def named_losses(loss: WorldLoss) -> dict[str, Tensor]:
-    """Return the world model's losses and metrics under their names."""
-    return {**{f"{name}_loss": term.detach() for name, term in loss.terms.items()}, **loss.metrics}

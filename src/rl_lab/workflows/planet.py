@@ -164,7 +164,6 @@ class PlaNet(Workflow):
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         found = self.world_model.losses(batch)
-        loss = torch.stack(list(found.terms.values())).sum()
+        loss = found.total
         norm = self.models.descend(loss)
-        terms = {f"{name}_loss": term.detach() for name, term in found.terms.items()}
-        return {"loss": loss.detach(), "grad_norm": norm, **terms, **found.metrics}
+        return {"loss": loss.detach(), "grad_norm": norm, **found.named}
