@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_lab.components.ensemble import EnsembleLinear, EnsembleMLP
+from rl_lab.components.learner import Learner
+from rl_lab.components.perception import weighted_mean
 from rl_lab.core import Box, ConfigError, Discrete, MultiDiscrete, flat_dim
 from rl_lab.ops.distributional import cross_entropy, project
 
@@ -108,3 +110,15 @@ def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
 def random_members(outputs: Tensor, count: int) -> Tensor:
     """Return `count` members of `outputs` [members, ...], drawn without replacement (REDQ; Chen et al., 2021)."""
     return outputs.index_select(0, torch.rand(outputs.shape[0], device=outputs.device).topk(count).indices)
+
+
+def descend_critics(
+    critic: ActionValues, learner: Learner, outputs: Tensor, targets: Tensor, weights: Tensor | None
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Move critics from their outputs towards targets; return metrics and the errors [R] that make priorities."""
+    losses = critic.losses(outputs, targets)  # [members, R]
+    loss = weighted_mean(losses, weights).sum()
+    norm = learner.descend(loss)
+    values = critic.values(outputs.detach())
+    errors = losses.detach().mean(0) if critic.is_distributional else (values - targets).abs().mean(0)
+    return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.mean()}, errors

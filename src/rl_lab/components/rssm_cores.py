@@ -56,8 +56,8 @@ class SplitLinear(nn.Module):
         return self.activation(self.norm(early + self.late(late)))
 
 
-class GRUCore(Core):
-    """A dense layer on the sample and the action, then a GRU: PlaNet and DreamerV1.
+class DenseCore(Core):
+    """Begins with a dense layer on the sample and the action.
 
     Args:
         deter_dim: Width of the state.
@@ -70,41 +70,35 @@ class GRUCore(Core):
     def __init__(self, deter_dim: int, stoch_dim: int, action_dim: int, hidden_dim: int, style: LayerStyle) -> None:
         super().__init__()
         self.input = SplitLinear(action_dim, stoch_dim, hidden_dim, style)
+
+    def embed(self, actions: Tensor) -> Tensor:
+        """Return the action's share of the dense layer."""
+        return self.input.early(actions)
+
+
+class GRUCore(DenseCore):
+    """The dense layer, then a GRU: PlaNet and DreamerV1; arguments are those of DenseCore."""
+
+    def __init__(self, deter_dim: int, stoch_dim: int, action_dim: int, hidden_dim: int, style: LayerStyle) -> None:
+        super().__init__(deter_dim, stoch_dim, action_dim, hidden_dim, style)
         self.cell = nn.GRUCell(hidden_dim, deter_dim)
         nn.init.xavier_uniform_(self.cell.weight_ih)
         nn.init.orthogonal_(self.cell.weight_hh)
         nn.init.zeros_(self.cell.bias_ih)
         nn.init.zeros_(self.cell.bias_hh)
 
-    def embed(self, actions: Tensor) -> Tensor:
-        """Return the action's share of the dense layer."""
-        return self.input.early(actions)
-
     def forward(self, deter: Tensor, stoch: Tensor, embedded: Tensor) -> Tensor:
         """Return the next state."""
         return self.cell(self.input(embedded, stoch), deter)
 
 
-class LayerNormGRUCore(Core):
-    """A dense layer on the sample and the action, then a GRU with normalised gates: DreamerV2 and V3 (2023).
-
-    Args:
-        deter_dim: Width of the state.
-        stoch_dim: Numbers of a sample.
-        action_dim: Numbers of an action.
-        hidden_dim: Width of the dense layer.
-        style: Of the dense layer.
-    """
+class LayerNormGRUCore(DenseCore):
+    """The dense layer, then a GRU with normalised gates: DreamerV2 and V3 (2023); arguments are those of DenseCore."""
 
     def __init__(self, deter_dim: int, stoch_dim: int, action_dim: int, hidden_dim: int, style: LayerStyle) -> None:
-        super().__init__()
-        self.input = SplitLinear(action_dim, stoch_dim, hidden_dim, style)
+        super().__init__(deter_dim, stoch_dim, action_dim, hidden_dim, style)
         self.gates = dense(hidden_dim + deter_dim, 3 * deter_dim, style.init, bias=False)
         self.norm = norm_layer("layer", 3 * deter_dim)
-
-    def embed(self, actions: Tensor) -> Tensor:
-        """Return the action's share of the dense layer."""
-        return self.input.early(actions)
 
     def forward(self, deter: Tensor, stoch: Tensor, embedded: Tensor) -> Tensor:
         """Return the next state; the reset gate holds back all of the candidate."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_values import ActionValues, ValueRange, random_members
+from rl_lab.components.action_values import ActionValues, ValueRange, descend_critics, random_members
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
@@ -180,12 +180,7 @@ class SAC(Workflow):
         """Move the critics towards their targets; return metrics and the errors [R] that priorities are made of."""
         targets = self._targets(rows)
         outputs = self.critic(rows.features, self.policy.recorded(rows.actions))
-        losses = self.critic.losses(outputs, targets)  # [members, R]
-        loss = weighted_mean(losses, rows.weights).sum()
-        norm = self.critics.descend(loss)
-        values = self.critic.values(outputs.detach())
-        errors = losses.detach().mean(0) if self.critic.is_distributional else (values - targets).abs().mean(0)
-        return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.mean()}, errors
+        return descend_critics(self.critic, self.critics, outputs, targets, rows.weights)
 
     @torch.no_grad()
     def _targets(self, rows: Transitions) -> Tensor:
