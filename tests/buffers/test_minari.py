@@ -135,3 +135,35 @@ def test_damage_is_told_in_one_line(make):
     metadata.unlink()
     with pytest.raises(DatasetError, match="not a Minari dataset"):
         open_dataset(path, "minari")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_choices_and_numbers_stay_apart_and_parts_of_one_kind_are_one_array(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    gear, arm = gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    rng = np.random.default_rng(0)
+    turns = rng.uniform(-1, 1, (4, 2)).astype(np.float32)
+    for name, second, chosen in (("mixed", arm, turns), ("choices", gear, np.arange(4) % 3)):
+        state = rng.normal(size=(5, 3)).astype(np.float32)
+        made = minari.data_collector.EpisodeBuffer(
+            observations=state,
+            actions={"gear": np.array([2, 0, 1, 1]), "other": {"arm": chosen}},
+            rewards=np.zeros(4),
+            terminations=np.arange(4) == 3,
+            truncations=np.zeros(4, bool),
+            infos={},
+        )
+        minari.create_dataset_from_buffers(
+            dataset_id=f"toy/{name}-v0",
+            buffer=[made],
+            observation_space=SPACE["state"],
+            action_space=gymnasium.spaces.Dict({"gear": gear, "other": gymnasium.spaces.Dict({"arm": second})}),
+            data_format="arrow",
+            author="nobody",
+            author_email="nobody@example.org",
+            code_permalink="none",
+            algorithm_name="random",
+        )
+    (mixed,), (choices,) = (open_dataset(tmp_path / "toy" / f"{name}-v0").episodes() for name in ("mixed", "choices"))
+    assert_same(mixed.actions, {"gear": np.array([2, 0, 1, 1]), "other.arm": turns})
+    assert choices.actions.tolist() == [[2, 0], [0, 1], [1, 2], [1, 0]]

@@ -212,6 +212,26 @@ def test_what_is_new_comes_first_and_once():
     assert len(buffer.get_state()["fresh"]) == whole % 2
 
 
+def test_a_look_takes_nothing_away():
+    looked, plain = (SequenceBuffer(1000, 4, 5, num_envs=2, online=True, refreshed=["latent"], seed=1) for _ in "ab")
+    trajectory = stream(60, 2, 3, end_share=0.1)
+    known = {window for lane in (0, 1) for window in starts_by_hand(naive_rows(trajectory, lane), 500, 5, True)}
+    for buffer in (looked, plain):
+        buffer.add(trajectory)
+    for seed in range(12):  # the first batches are new rows, those after them random ones
+        expected, batch, look = plain.sample(), looked.sample(), looked.peek(seed)
+        assert all(torch.equal(leaf, expected[key]) for key, leaf in batch.items())
+        assert torch.equal(look["indices"], looked.peek(seed)["indices"])
+        assert {tuple(as_tuples(look, index)) for index in range(4)} <= known
+    assert not torch.equal(look["indices"], batch["indices"])
+    for buffer in (looked, plain):
+        buffer.write_back({"latent": torch.arange(20.0).view(4, 5)})  # to the rows of the sample, not of the look
+    leaves = [buffer._stores["refreshed"].fields["latent"] for buffer in (looked, plain)]
+    assert torch.equal(*leaves)
+    with pytest.raises(LabError, match="before it was ready"):
+        SequenceBuffer(10, 1, 2).peek(0)
+
+
 def test_a_gap_between_two_pieces_is_a_new_beginning():
     trajectory = stream(30, 1, 8, end_share=0.0)
     buffer = SequenceBuffer(100, 16, 6, cross_episodes=False, seed=1)
@@ -259,6 +279,29 @@ def test_bad_input_is_one_line():
         buffer.write_back({"priorities": torch.zeros(1)})
     with pytest.raises(LabError, match="refreshed names"):
         SequenceBuffer(100, 1, 5, refreshed=["carry"]).add(stream(20, 1, 0))
+
+
+def test_episodes_that_stay_too_short_are_told_after_ten_batches():
+    trajectory = stream(50, 2, 0, end_share=0.0)
+    trajectory["truncated"][4::5] = True  # episodes of five steps, six rows
+    trajectory["is_first"] = torch.roll(trajectory["truncated"], 1, 0)
+    trajectory["is_first"][0] = True
+    short, long = (SequenceBuffer(1000, 3, span, cross_episodes=False, num_envs=2) for span in (6, 7))
+    assert (short.needed_steps, long.needed_steps) == (6, 8)  # if every episode had one step: two rows each
+    for _ in range(2):
+        for buffer in (short, long):
+            buffer.add(trajectory)
+        assert short.is_ready()
+        if long.size < 10 * 3 * 7:
+            assert not long.is_ready()
+    assert long.size == 2 * 2 * 60
+    with pytest.raises(
+        LabError, match="sequence_length=7 of a buffer is longer than every episode it holds, after 240"
+    ):
+        long.is_ready()
+    crossing = SequenceBuffer(10_000, 1, 60, num_envs=100)  # so many copies that a batch's rows are few for each
+    crossing.add(stream(59, 100, 0, end_share=0.0))
+    assert not crossing.is_ready()
 
 
 def test_footprint_counts_one_observation_per_row():

@@ -4,6 +4,7 @@ import torch
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.buffers.replay import ReplayBuffer
 from rl_lab.buffers.rollout import RolloutBuffer
+from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.union import UnionBuffer
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, tree_leaves
@@ -55,6 +56,17 @@ def test_write_back_reaches_the_rows_it_is_about():
     plain.sample()
     with pytest.raises(TypeError, match="takes nothing back"):
         plain.write_back({"priorities": torch.ones(8)})
+
+
+def test_a_look_joins_what_the_parts_show():
+    parts = {name: SequenceBuffer(400, size, 3, seed=size) for name, size in (("online", 6), ("demos", 2))}
+    union = UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8, add_to="online")
+    with pytest.raises(LabError, match="before all its parts were ready"):
+        union.peek(0)
+    for seed, part in enumerate(parts.values()):
+        part.add(Source(seed, 1, kind="vector").take(30))
+    expected = torch.cat([part.peek(3)["rewards"] for part in parts.values()])
+    assert torch.equal(union.peek(3)["rewards"], expected)
 
 
 def test_state_goes_on_exactly(tmp_path):

@@ -84,3 +84,21 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(run, lab):
     (newest / "state.json").write_text("{")
     assert lab("resume", "logging.terminal=true").exit_code == 0
     assert "skipped a damaged checkpoint" in (run / "events.jsonl").read_text()
+
+
+def test_other_versions_than_those_the_run_began_with_are_told(run, lab):
+    shown = ("logging.terminal=true", "training.total_timesteps=192")
+    assert "versions: " not in lab("resume", *shown).stdout
+    manifest = json.loads((run / "manifest.json").read_text())
+    now = manifest["versions"] | {}
+    manifest["versions"] |= {"torch": "1.0", "numpy": "0.9", "python": "2.7", "mujoco": "9.9"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    result = lab("resume", "training.total_timesteps=256")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("versions: ")]
+    changes = f"torch 1.0 -> {now['torch']}, numpy 0.9 -> {now['numpy']}, mujoco 9.9 -> {now.get('mujoco', 'none')}"
+    assert line == f"versions: {changes}: a run goes on to the bit only with the versions it began with"
+    events = (run / "events.jsonl").read_text()
+    assert events.count('"versions"') == 1
+    result = lab("resume", "--mode", "warm_start")
+    assert "versions: " not in result.stdout + result.stderr

@@ -2,9 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from rl_lab.config import memory
+from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.lock import exclusive_lock
 
 
@@ -164,6 +166,16 @@ def test_without_an_experiment_the_choices_are_told(lab, fails):
     assert "choose an experiment with +experiment=NAME (choices: " in fails(lab("train"), 2)
 
 
+def test_weights_that_do_not_fit_are_named(train, fails):
+    assert train("--run-dir", "x", "training.total_timesteps=64").exit_code == 0
+    warm = ("training.resume_path=x", "training.resume_mode=warm_start")
+    flat = "components.actor={_target_: torch.nn.Linear, in_features: 4, out_features: 2, bias: false}"
+    line = fails(train("--run-dir", "y", *warm, flat), 1)
+    assert line == "error: the checkpoint's networks do not fit this config: actor.bias is only in it"
+    line = fails(train("--run-dir", "z", *warm, flat, "training.resume_parts=[actor]"), 1)
+    assert line == "error: training.resume_parts: 'actor' of the checkpoint does not fit: actor.bias is only in it"
+
+
 FAULTY = "environment._target_=tiny_plugin.FaultyEnv"
 
 
@@ -254,3 +266,29 @@ def test_a_new_run_starts_from_another(train):
     result = train("--run-dir", "y", "training.resume_path=x", "training.resume_mode=warm_start", "algorithm.gamma=0.5")
     assert result.exit_code == 0, result.stderr
     assert json.loads(Path("y/manifest.json").read_text())["parent"] == str(Path("x").absolute())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "optimizer"),
+    [
+        ("ppo_cartpole", "optimizers.policy={_target_: torch.optim.Adam, _partial_: true, lr: 1e30}"),
+        ("dqn_cartpole", "optimizers.critic={_target_: torch.optim.Adam, _partial_: true, lr: 1e30}"),
+        ("dreamer_cartpole", "optimizers.world_model.lr=1e30"),
+    ],
+)
+def test_losses_that_are_no_numbers_end_the_run_in_one_line(lab, fails, experiment, optimizer):
+    """With a checkpoint after every update each of them is looked at, whatever is asked for."""
+    options = (optimizer, "budget=tiny", "logging=quiet", "training.checkpoint_updates=1")
+    line = fails(lab("train", f"+experiment={experiment}", "--run-dir", "x", *options), 1)
+    assert line.startswith("error: train/")
+    assert Path("x/status").read_text() == "failed\n"
+    (dump,) = Path("x/crash").glob("0*")
+    assert line.endswith(f"dump: {dump.absolute()}")
+    good = CheckpointStore("x/checkpoints").load_newest()
+    assert f"; last good checkpoint: {good.path.absolute()}; " in line
+    assert all(torch.isfinite(tensor).all() for tensor in good.state["workflow"].values())
+    assert torch.isfinite(CheckpointStore.load(dump).state["batch"]["rewards"]).all()
+    again = fails(lab("resume", "x", "training.check_finite=every_update"), 1)
+    assert again == line.replace("crash/000001", "crash/000002")
+    before = CheckpointStore.load("x/crash/000002").state["before"]["workflow"]
+    assert all(torch.isfinite(tensor).all() for tensor in before.values())

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rl_lab.components.imagination import replay_returns
+from rl_lab.components.imagination import Replayed, replay_returns
 from rl_lab.components.return_scale import ReturnScale
 from rl_lab.ops.returns import lambda_returns
 
@@ -30,12 +30,8 @@ def test_replayed_returns_stop_at_the_ends_of_episodes():
         live, cont = gamma * ~is_terminal[t + 1], lam * ~is_last[t + 1]
         following = rewards[t + 1] + live * ((1.0 - cont) * imagined[t + 1] + cont * following)
         expected[t] = following
-    batch = {
-        "rewards": torch.tensor(rewards).T,
-        "is_last": torch.tensor(is_last).T,
-        "is_terminal": torch.tensor(is_terminal).T,
-    }
-    returns, weights = replay_returns(batch, torch.tensor(imagined), gamma=gamma, lam=lam)
+    replayed = Replayed(*(torch.tensor(rows).T for rows in (rewards, is_last, is_terminal)))
+    returns, weights = replay_returns(replayed, torch.tensor(imagined), gamma=gamma, lam=lam)
     np.testing.assert_allclose(returns, expected, rtol=1e-9)
     assert weights.tolist() == (~is_last[:-1]).astype(float).tolist()
     assert returns[0, 1].item() == rewards[1, 1]  # a terminal step: the reward and nothing after it

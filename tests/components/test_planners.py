@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rl_lab.components.planners import CEM, MPPI, PlannedActions
+from rl_lab.components.planners import CEM, MPPI
+from rl_lab.components.searches import PlannedActions
 from rl_lab.core import ConfigError
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
-NUMBERS, CHOICES = PlannedActions(2), PlannedActions(5, (2, 3))
+NUMBERS, CHOICES, MIXED = PlannedActions(2), PlannedActions(5, (2, 3)), PlannedActions(7, (2, 3))
 PULL = (0.4, -0.7)  # what makes the environments differ
 
 
@@ -129,6 +130,57 @@ def test_choices_equal_loops(kind):
         )
 
 
+def mixed_worth(sequences):
+    """Return what sequences [H, N, K, 2 + 5] are worth: a number pays by the choice beside it."""
+    numbers, choices = sequences.split((2, 5), -1)
+    return worth(numbers) + one_hot_worth(choices) + (numbers.sum(-1) * choices[..., 2]).sum(0)
+
+
+def naive_mixed_worth(sequence, env):
+    bonus = sum(row[:2].sum() * row[4] for row in sequence)
+    return naive_worth(sequence[:, :2], env) + naive_one_hot_worth(sequence[:, 2:], env) + bonus
+
+
+@pytest.mark.parametrize("kind", ["cem", "mppi"])
+def test_numbers_and_choices_equal_loops(kind):
+    steps, envs, count, rounds = 4, 2, 11, 3
+    shared = {"warm_start": True}
+    planner = CEM(steps, count, 4, rounds, **shared)
+    if kind == "mppi":
+        planner = MPPI(steps, count, 4, rounds, temperature=0.8, min_std=0.1, max_std=1.0, **shared)
+    mask = torch.tensor([[True, True, True, False, True], [False, True, True, True, False]])
+    belief = torch.rand(envs, steps, 7, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(0)
+    is_first = torch.tensor([False, True])
+    found = planner.plan(mixed_worth, envs, MIXED, CPU, belief=belief, is_first=is_first, mask=mask)
+    torch.manual_seed(0)
+    noise = []
+    for _ in range(rounds):
+        drawn = torch.randn(steps, envs, count, 2), torch.empty(steps, envs, count, 5).exponential_()
+        noise.append([np.float64(part.numpy()) for part in drawn])
+    for env in range(envs):
+        mean, std = np.zeros((steps, 2)), np.ones((steps, 2))
+        chances = np.tile([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3], (steps, 1))
+        if env == 0:  # goes on a step further: numbers as they were, choices half open
+            mean[:-1] = belief[0, 1:, :2]
+            chances[:-1] = 0.5 * (chances[:-1] + belief[0, 1:, 2:].numpy())
+        for drawn, luck in noise:
+            numbers = [np.minimum(1, np.maximum(-1, mean + std * drawn[:, env, k])) for k in range(count)]
+            choices = [naive_choice(chances + 1e-3, luck[:, env, k], mask[env].numpy()) for k in range(count)]
+            candidates = [np.concatenate(pair, -1) for pair in zip(numbers, choices, strict=True)]
+            elites, values = best_of(candidates, 4, naive_mixed_worth, env)
+            weights = cem_weights(values) if kind == "cem" else mppi_weights(values, 0.8)
+            centre, variance = weighted(elites, weights)
+            mean, chances = centre[:, :2], centre[:, 2:]
+            std = np.sqrt(variance[:, :2] + (1e-6 if kind == "cem" else 0.0))
+            std = std if kind == "cem" else np.minimum(1.0, np.maximum(0.1, std))
+        np.testing.assert_allclose(found.belief[env].numpy(), centre, rtol=1e-4, atol=1e-5)
+        best = naive_choice(chances, np.ones((steps, 5)), mask[env])
+        np.testing.assert_allclose(
+            found.actions[:, env].numpy(), np.concatenate([mean, best], -1), rtol=1e-4, atol=1e-5
+        )
+
+
 def naive_choice(chances, luck, mask):
     """Return one-hots [H, 5] of a draw: an event of rate p comes first with probability p."""
     result = np.zeros(chances.shape)
@@ -224,7 +276,7 @@ def test_a_warm_start_begins_a_step_further_and_choices_stay_open():
 
 
 @pytest.mark.parametrize("planner", [CEM(3, 8, 4, 2), MPPI(3, 8, 4, 2, execute="elite")])
-@pytest.mark.parametrize("actions", [NUMBERS, CHOICES])
+@pytest.mark.parametrize("actions", [NUMBERS, CHOICES, MIXED])
 def test_nothing_waits_for_the_device(planner, actions):
     meta = torch.device("meta")  # has no values: reading one raises
     belief = torch.zeros(2, 3, actions.dim, device=meta)

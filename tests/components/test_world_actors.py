@@ -17,6 +17,7 @@ OBSERVATION = Box((3,))
 CONTINUOUS = EnvSpec("numbers", OBSERVATION, Box((2,), low=-2.0, high=6.0))
 DISCRETE = EnvSpec("choice", OBSERVATION, Discrete(4))
 SEVERAL = EnvSpec("choices", OBSERVATION, MultiDiscrete((3, 2)))
+MIXED = EnvSpec("both", OBSERVATION, {"gear": Discrete(3), "pedals": Box((2,), low=-2.0, high=6.0)})
 KINDS = {"tanh_normal": TanhNormal, "truncated_normal": TruncatedNormal, "bounded_normal": BoundedNormal}
 
 
@@ -115,7 +116,7 @@ def test_masks_forbid_choices():
     assert actor.actions.to_environment(actor.actions.random(20, CPU, mask.expand(20, 4))).tolist() == [1] * 20
 
 
-@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE, SEVERAL])
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE, SEVERAL, MIXED])
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_can_be_drawn_for_all_steps_at_once(spec, kind):
     actor = bound(spec, kind=kind)
@@ -124,6 +125,34 @@ def test_noise_can_be_drawn_for_all_steps_at_once(spec, kind):
     assert noise.shape == (3, 4, actor.actions.dim)
     assert torch.equal(pi.sample(noise[1]), pi.sample(noise[1]))
     assert not torch.equal(noise[0], noise[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_and_choices_are_drawn_together_in_one_graph(kind):
+    actor = bound(MIXED, kind=kind, scale=1.0, unimix=0.1)
+    features, mask = torch.randn(4, 5), torch.tensor([True, True, False]).expand(4, 3)
+    noise = actor.noise((4,), CPU)
+
+    def step(features, noise, mask):
+        pi = actor(features, mask)
+        sample = pi.sample(noise)
+        return sample, pi.log_prob(sample.detach())
+
+    sample, log_prob = step(features, noise, mask)
+    pi = actor(features, mask)
+    assert (type(pi.parts[0]), type(pi.parts[1])) == (KINDS[kind], OneHot)
+    expected = pi.parts[0].log_prob(sample[:, :2].detach()) + pi.parts[1].log_prob(sample[:, 2:])
+    torch.testing.assert_close(log_prob, expected)
+    assert sample[:, 2:].sum(-1).tolist() == [1.0] * 4
+    assert not sample[:, 4].any()
+    grads = torch.autograd.grad(sample.square().sum(), [actor.mean.weight, actor.std.weight, actor.logits.weight])
+    assert all(bool(grad.any()) for grad in grads)
+    traced = torch.compile(step, backend="eager", fullgraph=True)  # no branch on a value, no wait for the device
+    for found, eager in zip(traced(features, noise, mask), (sample, log_prob), strict=True):
+        torch.testing.assert_close(found, eager)
+    taken = actor.actions.to_environment(sample.detach())
+    assert torch.equal(taken["gear"], sample[:, 2:].argmax(-1))
+    torch.testing.assert_close(taken["pedals"], sample[:, :2].detach().clamp(-1, 1) * 4.0 + 2.0)
 
 
 def test_distributions_are_float32_also_where_layers_compute_in_less():

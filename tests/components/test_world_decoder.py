@@ -222,6 +222,21 @@ def test_dicts_have_a_loss_for_each_part():
     np.testing.assert_allclose(array(losses["camera"]), (error**2).sum((-3, -2, -1)), rtol=1e-4)
 
 
+@pytest.mark.parametrize("is_squashed", [True, False])
+def test_errors_are_means_over_numbers_and_shares_of_wrong_choices(is_squashed):
+    decoder = bound(BOTH, DETER, units=8, num_layers=1, depth=2, symlog=is_squashed)
+    features, obs = torch.randn(9, 2, FEATURES), observations(9, 2)
+    errors, prediction = decoder.errors(features, obs), decoder.predict(features)
+    error = symlog_of(array(prediction["joints"]), is_squashed) - symlog_of(array(obs["joints"]), is_squashed)
+    np.testing.assert_allclose(array(errors["joints"]), (error**2).mean((-2, -1)), rtol=1e-4)
+    error = array(prediction["camera"]) - obs["camera"].double().numpy() / 255
+    np.testing.assert_allclose(array(errors["camera"]), (error**2).mean((-3, -2, -1)), rtol=1e-4)
+    assert torch.equal(errors["gear"], (prediction["gear"] != obs["gear"]).float())
+    wrong = (prediction["switches"] != obs["switches"]).double().numpy()
+    np.testing.assert_allclose(array(errors["switches"]), wrong.mean(-1))
+    assert 0.0 < wrong.mean() < 1.0
+
+
 def test_choices_are_learnt_by_cross_entropy():
     decoder = bound({key: BOTH[key] for key in ("gear", "switches")}, units=8, num_layers=1)
     features, obs = torch.randn(3, FEATURES), observations(3)

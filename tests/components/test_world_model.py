@@ -10,7 +10,7 @@ from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.components.world_model import LATENT, KLTerms, WorldModel
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, leaves_of
 
 torch.set_num_threads(1)
 SPEC = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
@@ -34,10 +34,13 @@ def make_model(spec=SPEC, **options):
 def make_batch(spec=SPEC, size=3, length=5, seed=0):
     generator = torch.Generator().manual_seed(seed)
     lead = (size, length)
-    if isinstance(spec.action, Box):
-        actions = 4.0 * torch.rand(*lead, 2, generator=generator) - 2.0
-    else:
-        actions = torch.randint(spec.action.n, lead, generator=generator)
+    actions = {
+        name: 4.0 * torch.rand(*lead, 2, generator=generator) - 2.0
+        if isinstance(leaf, Box)
+        else torch.randint(leaf.n, lead, generator=generator)
+        for name, leaf in leaves_of(spec.action).items()
+    }
+    actions = actions.get("", actions)
     is_first = torch.zeros(lead, dtype=torch.bool)
     is_first[:, 0] = True
     is_first[1, 3] = True

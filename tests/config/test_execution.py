@@ -1,13 +1,19 @@
-"""Which optimisers a captured update may have."""
+"""Which optimisers compiled and captured updates may have, and in which precision updates run."""
 
 from functools import partial
 
 import pytest
 import torch
 
-from rl_lab.config.execution import reject_uncapturable
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble
+from rl_lab.config.compose import compose
+from rl_lab.config.execution import reject_uncapturable, reject_uncompilable
+from rl_lab.config.targets import Targets
 from rl_lab.core import ConfigError, Optimizers
 from rl_lab.orchestration.static_step import StaticSteps
+from tests.workflows.off_policy import phase
+from tests.workflows.parts import collect, make_collector
 
 
 class OnDevice(torch.optim.Optimizer):
@@ -59,3 +65,41 @@ def test_other_ways_take_any(way):
     static = StaticSteps(way)
     reject_uncapturable({"experiment": {"compile": way}}, static, built(critic=torch.optim.Adagrad))
     assert static.execution == way
+
+
+SGD = {"experiment": {"compile": "compiled"}, "optimizers": {"actor": {"_target_": "torch.optim.SGD"}, "critic": None}}
+
+
+def test_whole_updates_are_compiled_with_adam_only_and_parts_with_any_optimizer():
+    with pytest.raises(ConfigError, match="compiled needs optimizers Adam or AdamW"):
+        reject_uncompilable(SGD, StaticSteps("compiled"))
+    static = StaticSteps("compiled")
+    reject_uncompilable({**SGD, "experiment": {"compile": "auto"}}, static)
+    assert static.execution == "eager"
+    static = StaticSteps("compiled")
+    static.fuse(torch.relu)
+    reject_uncompilable(SGD, static)
+    assert static.execution == "compiled"
+
+
+def test_low_precision_changes_products_and_neither_parameters_nor_much():
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        options = [f"experiment.precision={precision}", "buffers.replay.min_size=64", "experiment.device=cpu"]
+        parts = assemble(compose(["+experiment=sac_pendulum", "budget=tiny", *options]), Targets(AllowList()))
+        buffer = parts.context.buffers["replay"]
+        buffer.add(collect(make_collector(parts.env), parts.workflow, 100))
+        torch.manual_seed(0)
+        metrics = parts.workflow.update_agent(buffer.sample(), phase=phase())
+        found[precision] = torch.stack([metrics["critic_loss"], metrics["actor_loss"]])
+        assert {parameter.dtype for parameter in parts.workflow.parameters()} == {torch.float32}
+    assert not torch.equal(found["float32"], found["bfloat16"])
+    torch.testing.assert_close(found["bfloat16"], found["float32"], rtol=0.02, atol=0.02)
+
+
+def test_tf32_is_for_gpus():
+    with pytest.raises(ConfigError, match=r"experiment\.precision: tf32 needs a GPU \(choices: float32, bfloat16\)"):
+        assemble(
+            compose(["+experiment=sac_pendulum", "experiment.precision=tf32", "experiment.device=cpu"]),
+            Targets(AllowList()),
+        )

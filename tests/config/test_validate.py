@@ -134,3 +134,25 @@ def test_a_first_batch_after_the_end_is_refused(needed, hooks, is_refused):
         return
     with pytest.raises(ConfigError, match=r"^buffers\.replay: 129 steps before .* than training\.total_timesteps=100$"):
         reject_sizes((phase,), context)
+
+
+@pytest.mark.parametrize(("unit", "duration", "most"), [("steps", 33, 40), ("cycles", 3, 60), ("updates", 1, 1000)])
+def test_a_phase_that_learns_from_too_little_is_refused(unit, duration, most):
+    """A cycle of 5 vector steps in 4 environments collects 20 env steps."""
+    seed = Phase("seed", "online", (HookCall("collect", 5),), unit, duration, buffer="replay")
+    learn = Phase("learn", "offline", (HookCall("update_agent"),), "updates", 9, buffer="replay")
+    config = {"training": {"total_timesteps": 1000}, "buffers": {"replay": {"sequence_length": 3}}}
+
+    def check(needed, *phases):
+        buffers = {"replay": SimpleNamespace(needed_steps=needed)}
+        reject_sizes(phases, SimpleNamespace(config=config, buffers=buffers, num_envs=4))
+
+    check(most, seed, learn)
+    check(most + 1, learn)  # nothing collects for it: it may bring its data with it
+    if most < 1000:
+        check(most + 1, seed, seed, learn)
+        text = (
+            f"phase 'learn' can never update: buffer 'replay' waits for {most + 1} env steps or more, .* collect {most}"
+        )
+        with pytest.raises(ConfigError, match=text):
+            check(most + 1, seed, learn)

@@ -38,11 +38,16 @@ class Derived(Base):
     def update_value(self, batch, *, phase):
         return {}
 
+    @hook(group="eval", updates=False)
+    def judge(self, batch, *, phase):
+        return {}
+
 
 def test_hooks_in_order_of_definition_with_their_kind():
-    assert list(Derived.hooks()) == ["update_model", "update_controller", "update_value"]
-    assert Base.hooks()["update_controller"] == (False, "controller")
-    assert Base.hooks()["update_model"] == (True, "train")
+    assert list(Derived.hooks()) == ["update_model", "update_controller", "update_value", "judge"]
+    assert Base.hooks()["update_controller"] == (False, "controller", True)
+    assert Base.hooks()["update_model"] == (True, "train", True)
+    assert Derived.hooks()["judge"] == (True, "eval", False)
 
 
 def test_defaults_of_the_contract():

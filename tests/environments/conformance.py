@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from rl_lab.core import tree_map
 from rl_lab.environments.checking.random_actions import RandomActions
 from rl_lab.environments.checking.recording import number_infos, step_digests
 from rl_lab.environments.gymnasium import GymnasiumEnv
@@ -56,7 +57,7 @@ class Saved:
     tensors: dict[str, np.ndarray]
     structure: str  # JSON
     info_keys: list[str]
-    actions: list[np.ndarray] = field(default_factory=list)
+    actions: list[np.ndarray | dict[str, np.ndarray]] = field(default_factory=list)
     digests: list[dict[str, bytes]] = field(default_factory=list)
     num_ended: int = 0
 
@@ -125,14 +126,18 @@ def _save(case):
         saved = Saved(_how(env, state), arrays, json.dumps(structure), info_keys)
         num_ended = 0
         for _ in range(case.steps):
-            saved.actions.append(choose(obs).numpy())
-            step = env.step(torch.from_numpy(saved.actions[-1].copy()))
+            saved.actions.append(tree_map(torch.Tensor.numpy, choose(obs)))
+            step = env.step(_tensors(saved.actions[-1]))
             saved.digests.append(step_digests(step))
             obs, num_ended = step.observations, num_ended + int((step.terminated | step.truncated).sum())
         env.close()
     except (ValueError, TypeError, RuntimeError, OSError, LookupError, AssertionError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return Saved(**vars(saved) | {"num_ended": num_ended})
+
+
+def _tensors(action):
+    return tree_map(lambda array: torch.from_numpy(array.copy()), action)
 
 
 def _how(env, state):
@@ -150,11 +155,11 @@ def _go_on(case, saved):
         env = _build(case, saved.info_keys)
         env.reset(6)
         for action in saved.actions[:2]:
-            env.step(torch.from_numpy(action.copy()))
+            env.step(_tensors(action))
         tensors = {name: torch.from_numpy(array) for name, array in saved.tensors.items()}
         env.set_state(decode(json.loads(saved.structure), tensors))
         for index, (action, expected) in enumerate(zip(saved.actions, saved.digests, strict=True), 1):
-            found = step_digests(env.step(torch.from_numpy(action)))
+            found = step_digests(env.step(_tensors(action)))
             if found != expected:
                 fields = ", ".join(name for name in expected if found[name] != expected[name])
                 difference = f"{fields} differ at step {index}"

@@ -11,15 +11,22 @@ from tests.environments import zoo  # noqa: F401  (registers its ids, here and i
 
 
 def random_actions(spec, num_envs, steps, seed=0):
-    """Return [T, N, ...] actions, some of them outside the bounds of a Box."""
+    """Return [T, N, ...] actions, some of them outside the bounds of a Box; dicts of them as a list of T."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(spec.action, Discrete):
-        return torch.randint(spec.action.n, (steps, num_envs), generator=generator)
-    if isinstance(spec.action, MultiDiscrete):
-        columns = [torch.randint(n, (steps, num_envs), generator=generator) for n in spec.action.nvec]
+    if isinstance(spec.action, Mapping):
+        parts = {name: _random_part(leaf, num_envs, steps, generator) for name, leaf in spec.action.items()}
+        return [{name: part[step] for name, part in parts.items()} for step in range(steps)]
+    return _random_part(spec.action, num_envs, steps, generator)
+
+
+def _random_part(space, num_envs, steps, generator):
+    if isinstance(space, Discrete):
+        return torch.randint(space.n, (steps, num_envs), generator=generator)
+    if isinstance(space, MultiDiscrete):
+        columns = [torch.randint(n, (steps, num_envs), generator=generator) for n in space.nvec]
         return torch.stack(columns, dim=-1)
-    assert isinstance(spec.action, Box)
-    return torch.randn(steps, num_envs, *spec.action.shape, generator=generator)
+    assert isinstance(space, Box)
+    return torch.randn(steps, num_envs, *space.shape, generator=generator)
 
 
 def assert_equal(a, b):

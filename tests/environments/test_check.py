@@ -141,6 +141,13 @@ def test_an_environment_that_keeps_every_promise():
     assert "reached" in findings["time limit"].detail
 
 
+def test_dicts_of_actions_are_checked_like_any_other():
+    for make in (lambda: Identity(3, kind="mixed", masked=True), lambda: GymnasiumEnv("Zoo/Pilot-v0", 2)):
+        findings = check(make, steps=30)
+        assert {finding.status for name, finding in findings.items() if name != "episodes"} <= {"ok"}, findings
+    assert "acts {gear: Discrete(3), pedals: float32 [2] in 0..10}" in findings["made"].detail
+
+
 def episodes(copy):
     """Return (first step, length) of the episodes of a copy of Counting, by its definition."""
     begin, found = 0, []
@@ -261,6 +268,12 @@ def test_random_actions_obey_masks_and_bounds():
         assert obs["action_mask"][row, first]
         assert obs["action_mask"][row, 2 + second]
     assert {tuple(row) for row in actions.tolist()} == {(a, b) for a in range(2) for b in range(3)}
+    mixed = Identity(200, kind="mixed", sizes=(2, 3), masked=True)
+    obs = mixed.reset(0)
+    actions = RandomActions(mixed)(obs)
+    columns = actions["choices"] + torch.tensor([0, 2])
+    assert obs["action_mask"].gather(1, columns).all()
+    assert -1 <= actions["numbers"].min() < -0.9 < 0.9 < actions["numbers"].max() <= 1
     numbers = RandomActions(Identity(500, kind="continuous"))(obs)
     assert -1 <= numbers.min() < -0.9 < 0.9 < numbers.max() <= 1
     env.spec = EnvSpec("x", env.spec.observation, Box((2,), torch.int64, low=-1, high=1))

@@ -49,6 +49,7 @@ ENVIRONMENTS = {
     "gym FrozenLake": gymnasium_env("FrozenLake-v1"),
     "gym dict": gymnasium_env("Zoo/Menagerie-v0"),
     "gym nested": gymnasium_env("Zoo/Nest-v0"),
+    "gym mixed": gymnasium_env("Zoo/Pilot-v0", wrappers=[{"time_limit": 40}]),
     "gym process": gymnasium_env("CartPole-v1", backend="process", num_workers=2),
 }
 SAME_START = ("FrozenLake-v1", "tensor/MinAtar-Asterix", "tensor/MinAtar-SpaceInvaders")  # whatever the seed

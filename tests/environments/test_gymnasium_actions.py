@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_lab.core import Box, MultiDiscrete
+from rl_lab.core import Box, Discrete, EnvironmentFault, MultiDiscrete
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.environments.hosting.actions import action_codec
 from tests.environments import zoo
@@ -20,7 +20,8 @@ def actor(kind, **kwargs):
 def sent(kind, action, rescale=None):
     """Return what an environment is given for one action of an agent."""
     codec = action_codec(zoo.ACTIONS[kind], rescale)
-    (given,), _ = codec.rows(np.array([action], codec.dtype))
+    one = {name: np.array([part]) for name, part in action.items()} if isinstance(action, dict) else None
+    (given,), _ = codec.rows(np.array([action], codec.dtype) if one is None else codec.join(one))
     assert zoo.ACTIONS[kind].contains(given), given
     return given
 
@@ -36,6 +37,16 @@ def sent(kind, action, rescale=None):
         ("whole", Box((2,), low=-2.0, high=7.0)),
         ("boxes", Box((3,), low=-1.0, high=1.0)),
         ("half bounded", Box((2,), low=-np.inf, high=np.inf)),
+        ("mixture", {"0": Discrete(2), "1": Box((1,), low=-1.0, high=1.0)}),
+        (
+            "mixed",
+            {
+                "arm.grip": MultiDiscrete((2, 2)),
+                "arm.turn.0": Box((), low=-2.0, high=2.0),
+                "gear": Discrete(3),
+                "pedals": Box((2,), low=-1.0, high=1.0),  # whose entries have bounds of their own
+            },
+        ),
     ],
 )
 def test_what_the_agent_sees_and_exact_state(kind, space):
@@ -74,6 +85,44 @@ def test_boxes_are_one_flat_box():
     assert given["pedals"].tolist() == [[5.0], [10.0]]
     assert given["steer"].tolist() == [-0.5]
     assert (given["pedals"].dtype, given["steer"].dtype) == (np.float64, np.float32)
+
+
+MIXED = {"gear": 2, "pedals": [0.0, -3.0], "arm.grip": [0, 1], "arm.turn.0": 0.3}
+
+
+def test_choices_and_numbers_are_one_dict():
+    given = sent("mixed", MIXED)
+    assert (given["gear"], given["arm"]["grip"].tolist()) == (1, [[0], [1]])
+    assert given["pedals"].tolist() == [5.0, -1.0]
+    assert given["arm"]["turn"][0] == np.float32(0.3)
+    assert (given["pedals"].dtype, given["arm"]["turn"][0].dtype) == (np.float64, np.float32)
+    assert sent("mixed", MIXED, rescale=False)["pedals"].tolist() == [0.0, -1.0]
+    choice, (number,) = sent("mixture", {"0": 1, "1": [0.25]})
+    assert (choice, number) == (1, 0.25)
+
+
+def test_a_log_is_not_what_the_environment_writes_into():
+    codec = action_codec(zoo.ACTIONS["mixed"])
+    (given,), logged = codec.rows(codec.join({name: np.array([part]) for name, part in MIXED.items()}))
+    given["pedals"] *= 7.0
+    (again,) = codec.replay(np.array(logged))
+    assert again["pedals"].tolist() == [5.0, -1.0]
+
+
+def test_wrong_parts_of_a_mixed_action_are_named():
+    env = GymnasiumEnv("tests.environments.zoo:Zoo/Pilot-v0", 2)
+    env.reset(0)
+    gear, pedals = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 2)
+    with pytest.raises(ValueError, match=r"'Zoo/Pilot-v0' are \['gear'\] instead of a dict of \['gear', 'pedals'\]"):
+        env.step({"gear": gear})
+    with pytest.raises(ValueError, match="'Zoo/Pilot-v0' are Tensor instead of a dict"):
+        env.step(pedals)
+    with pytest.raises(ValueError, match=r"'Zoo/Pilot-v0: pedals' have shape \(2,\) instead of \(2, 2\)"):
+        env.step({"gear": gear, "pedals": pedals[0]})
+    with pytest.raises(EnvironmentFault, match="'Zoo/Pilot-v0: pedals' was given NaN"):
+        env.step({"gear": gear, "pedals": pedals + torch.nan})
+    with pytest.raises(ValueError, match="'CartPole-v1' are a dict instead of one tensor"):
+        GymnasiumEnv("CartPole-v1", 2).step({"gear": gear})
 
 
 def test_rescaling_is_by_declaration():

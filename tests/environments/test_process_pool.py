@@ -40,7 +40,7 @@ def wait_until(condition, limit_s=20.0):
     return condition()
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Zoo/Menagerie-v0", "Zoo/Nest-v0", "HalfCheetah-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Zoo/Menagerie-v0", "Zoo/Nest-v0", "Zoo/Pilot-v0", "HalfCheetah-v5"])
 def test_it_equals_the_sync_backend_bit_for_bit(name):
     files = shared_files()
     sync, pool = GymnasiumEnv(name, 5), GymnasiumEnv(name, 5, backend="process", num_workers=2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_lab.core import ConfigError, EnvironmentFault
+from rl_lab.core import Box, ConfigError, EnvironmentFault, MultiDiscrete
 from rl_lab.environments.cartpole import CartPole
 from rl_lab.environments.counting import ENV, EPISODE, LAST_ACTION, STEP, Counting
 from rl_lab.environments.identity import Identity
@@ -135,6 +135,16 @@ def test_identity_continuous_pays_by_distance():
     torch.testing.assert_close(step.rewards, torch.full((100,), 1 - 0.125))
 
 
+def test_identity_mixed_pays_for_choices_and_numbers():
+    env = Identity(100, kind="mixed", sizes=(3, 2))
+    targets, numbers = env.reset(0).split((5, 2), -1)
+    choices = torch.stack([part.argmax(-1) for part in targets.split((3, 2), -1)], -1)
+    assert env.spec.action == {"choices": MultiDiscrete((3, 2)), "numbers": Box((2,), low=-1.0, high=1.0)}
+    choices[:, 1] = 1 - choices[:, 1]
+    step = env.step({"choices": choices, "numbers": numbers + torch.tensor([0.5, 0.0])})
+    torch.testing.assert_close(step.rewards, torch.full((100,), 0.5 * (0.5 + 1 - 0.125)))
+
+
 def test_identity_counts_and_punishes_forbidden_choices():
     env = Identity(512, sizes=(6,), masked=True)
     obs = env.reset(0)
@@ -147,6 +157,10 @@ def test_identity_counts_and_punishes_forbidden_choices():
     assert torch.equal(step.rewards, torch.where(is_forbidden, -1.0, (target == 0).float()))
     env.step(step.observations["observation"].argmax(-1))
     assert torch.equal(env.forbidden, is_forbidden.long())
+    mixed = Identity(512, kind="mixed", sizes=(6,), masked=True)
+    is_forbidden = ~mixed.reset(0)["action_mask"][:, 0]
+    step = mixed.step({"choices": torch.zeros(512, 1, dtype=torch.int64), "numbers": torch.zeros(512, 1)})
+    assert torch.equal(step.rewards == -1.0, is_forbidden)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +168,7 @@ def test_identity_counts_and_punishes_forbidden_choices():
     [
         (
             lambda: Identity(1, kind="square"),
-            "environment.kind 'square'.*choices: continuous, discrete, multi_discrete",
+            "environment.kind 'square'.*choices: continuous, discrete, mixed, multi_discrete",
         ),
         (lambda: Identity(1, kind="continuous", masked=True), "environment.masked"),
         (lambda: Identity(1, sizes=(2, 3)), "environment.sizes"),

@@ -191,6 +191,20 @@ def test_sticky_actions_survive_an_environment_that_writes_into_its_action():
     assert seen == [[[1.5, 1.0]]] * 3
 
 
+def test_actions_that_are_dicts_are_repeated_and_kept_though_the_environment_writes_into_them():
+    action = {"gear": torch.tensor([2]), "pedals": torch.tensor([[4.0, 1.0]])}
+    other = {"gear": torch.tensor([0]), "pedals": torch.zeros(1, 2)}
+    for wrapper in ({"sticky_actions": 1.0}, {"action_repeat": 3}):
+        env = GymnasiumEnv("Zoo/Pilot-v0", 1, wrappers=[wrapper])
+        env.reset(0)
+        env.step(action)
+        seen = env.step(other if "sticky_actions" in wrapper else action).final_observations
+        assert seen[0, :3].tolist() == [1.0, 4.0, 1.0]
+    for wrapper in ("clip_actions", "rescale_actions", "action_noise"):
+        with pytest.raises(ConfigError, match=f"environment.wrappers.{wrapper} needs actions that are a Box, not Dict"):
+            GymnasiumEnv("Zoo/Pilot-v0", 1, wrappers=[{wrapper: 1.0}])
+
+
 def test_episode_statistics_arrive_as_infos():
     keys = ["episode.return", "episode.length"]
     env = GymnasiumEnv(RAMP, 2, env_kwargs={"length": 3}, wrappers=["episode_statistics"], info_keys=keys)

@@ -159,6 +159,15 @@ ACTIONS = {
     ),
     "half bounded": spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, 4], np.float32)),
     "mixture": spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32))),
+    "mixed": spaces.Dict(
+        {
+            "gear": spaces.Discrete(3, start=-1),
+            "pedals": spaces.Box(np.array([0, -1]), np.array([10, 1]), dtype=np.float64),
+            "arm": spaces.Dict(
+                {"grip": spaces.MultiBinary((2, 1)), "turn": spaces.Tuple((spaces.Box(-2, 2, (), np.float32),))}
+            ),
+        }
+    ),
     "text": spaces.Text(3),
 }
 
@@ -185,6 +194,26 @@ class Actor(gymnasium.Env):
 
     def _weights(self):
         return np.arange(1, spaces.flatdim(self.action_space) + 1)
+
+
+class Pilot(gymnasium.Env):
+    """Takes a dict of choices and numbers, observes it, and then writes into it."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = spaces.Dict({"gear": spaces.Discrete(3, start=-1), "pedals": spaces.Box(0, 10, (2,), np.float32)})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._total = self.np_random.random()
+        return np.array([0, 0, 0, self._total], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self._total += float(action["gear"]) + float(action["pedals"].sum())
+        seen = np.array([action["gear"], *action["pedals"], self._total], np.float32)
+        action["pedals"] *= 0.5
+        action["gear"] = np.int64(0)
+        return seen, self._total, bool(self.np_random.random() < 0.05), False, {}
 
 
 class Nest(gymnasium.Env):
@@ -290,6 +319,6 @@ def make_nothing():
     """A factory that forgets to return."""
 
 
-KINDS = (Faulty, Menagerie, Echo, Unrepeatable, Strange, Actor, Nest, Informer, Shifting)
+KINDS = (Faulty, Menagerie, Echo, Unrepeatable, Strange, Actor, Pilot, Nest, Informer, Shifting)
 for _kind in KINDS:
     gymnasium.register(f"Zoo/{_kind.__name__}-v0", entry_point=f"tests.environments.zoo:{_kind.__name__}")

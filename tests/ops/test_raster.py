@@ -1,6 +1,19 @@
 import torch
 
-from rl_lab.ops.raster import COLOURS, DOT_COLOUR, GAP, heat_map, side_by_side, unit_grid, with_dots
+from rl_lab.ops.raster import (
+    COLOURS,
+    DOT_COLOUR,
+    FRAME,
+    GAP,
+    MARK_SHADE,
+    above_each_other,
+    curves,
+    framed,
+    heat_map,
+    side_by_side,
+    unit_grid,
+    with_dots,
+)
 
 
 def test_the_grid_begins_at_the_upper_left():
@@ -33,3 +46,37 @@ def test_panels_have_white_between_them():
     joined = side_by_side(panels)
     assert joined.dtype == torch.uint8
     assert joined[0, :, 0].tolist() == [10, 10, *[255] * GAP, 20, 20]
+
+
+def test_films_are_joined_frame_by_frame():
+    panels = [torch.full((2, 3, 2, 3), shade, dtype=torch.uint8) for shade in (10, 20)]
+    joined = above_each_other(panels)
+    assert joined.shape == (2, 3 + GAP + 3, 2, 3)
+    assert joined[1, :, 0, 0].tolist() == [10] * 3 + [255] * GAP + [20] * 3
+    assert side_by_side(panels).shape == (2, 3, 2 + GAP + 2, 3)
+
+
+def test_a_frame_lies_around_the_picture():
+    pixels = framed(torch.zeros(2, 3, 4, 3, dtype=torch.uint8), (1, 2, 3))
+    assert pixels.shape == (2, 3 + 2 * FRAME, 4 + 2 * FRAME, 3)
+    assert not pixels[:, FRAME:-FRAME, FRAME:-FRAME].any()
+    assert pixels[1, 0, 0].tolist() == [1, 2, 3]
+    assert int((pixels[0] == torch.tensor([1, 2, 3])).all(-1).sum()) == pixels[0, :, :, 0].numel() - 12
+
+
+def test_curves_go_from_number_to_number():
+    blue, red = (0, 0, 255), (255, 0, 0)
+    rising, flat = torch.arange(5.0), torch.full((5,), 2.0)
+    pixels = curves(torch.stack([rising, flat]), [blue, red], height=9, width=9, mark=1.0)
+
+    def coloured(colour):
+        return (pixels == torch.tensor(colour)).all(-1)
+
+    assert coloured(red).nonzero().tolist() == [[4, column] for column in range(9)]  # the middle, on top
+    highest = [int(coloured(blue)[:, column].nonzero()[0]) for column in (0, 1, 7, 8)]
+    assert highest == [7, 6, 1, 0]
+    assert pixels[0, 2].tolist() == [MARK_SHADE] * 3
+    assert pixels[0, 0].tolist() == [255] * 3
+    gap = curves(torch.tensor([[0.0, 1.0, torch.nan, torch.nan]]), [blue], height=9, width=9, mark=0.0)
+    assert (gap == torch.tensor(blue)).all(-1).any(0).tolist() == [True] * 2 + [False] * 7
+    assert curves(torch.full((1, 2), torch.nan), [blue], height=3, width=3, mark=0.0).shape == (3, 3, 3)

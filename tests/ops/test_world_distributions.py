@@ -10,6 +10,7 @@ from rl_lab.ops.world_distributions import (
     CLIP,
     NUM_MODE_SAMPLES,
     BoundedNormal,
+    Joint,
     MultiOneHot,
     OneHot,
     TanhNormal,
@@ -116,6 +117,25 @@ def test_bounded_normal():
     np.testing.assert_allclose(pi.sample(noise), mean.numpy() + std.numpy() * noise.numpy(), rtol=1e-12)
     assert pi.mode() is mean
     assert float(BoundedNormal(torch.zeros(4000), torch.ones(4000)).sample().abs().max()) > 2.0  # nothing clips
+
+
+def test_numbers_and_choices_side_by_side():
+    mean, std, logits = torch.randn(6, 2).double() / 3, torch.rand(6, 2).double() + 0.1, torch.randn(6, 3).double()
+    pi = Joint(BoundedNormal(mean, std), OneHot(logits, 0.1))
+    noise = pi.noise((6, 5), CPU).double()
+    sample = pi.sample(noise)
+    np.testing.assert_allclose(sample[:, :2], mean + std * noise[:, :2], rtol=1e-12)
+    probs = softmax(logits.numpy(), 0.1)
+    chosen = (np.log(probs) + noise[:, 2:].numpy()).argmax(-1)
+    np.testing.assert_array_equal(sample[:, 2:], np.eye(3)[chosen])
+    density = normal_log_density(sample[:, :2].numpy(), mean.numpy(), std.numpy()).sum(-1)
+    np.testing.assert_allclose(pi.log_prob(sample), density + np.log(probs[np.arange(6), chosen]), rtol=1e-10)
+    entropy = (0.5 * np.log(2 * np.pi * np.e * std.numpy() ** 2)).sum(-1) - (probs * np.log(probs)).sum(-1)
+    np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-10)
+    np.testing.assert_array_equal(pi.mode(), np.concatenate([mean, np.eye(3)[probs.argmax(-1)]], -1))
+    many = Joint(BoundedNormal(torch.zeros(9000, 1), torch.ones(9000, 1)), OneHot(torch.zeros(9000, 2))).sample()
+    assert float(many[:, 0].std()) == pytest.approx(1.0, abs=0.03)
+    assert float(many[:, 1].mean()) == pytest.approx(0.5, abs=0.02)
 
 
 def test_tanh_normal_is_a_density_over_the_actions():

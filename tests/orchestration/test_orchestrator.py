@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rl_lab.buffers.rollout import RolloutBuffer
+from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.core import (
     CheckpointError,
     CollectResult,
@@ -33,6 +34,7 @@ from rl_lab.orchestration.phase_scheduler import PhaseScheduler
 from rl_lab.orchestration.phases import parse_phases
 from rl_lab.orchestration.signals import Interrupted
 from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.fingerprint import tree_hash
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.tracker import Tracker
 from tests.orchestration.parts import Counter
@@ -49,7 +51,7 @@ PHASES = [
 ]
 
 
-def build(path, *, seed=0, phases=PHASES, total=10_000, cadence=None, workflow=None, buffers=None):
+def build(path, *, seed=0, phases=PHASES, total=10_000, cadence=None, workflow=None, buffers=None, check_finite="rows"):
     run = (
         RunDirectory.open(path) if (path / "manifest.json").exists() else RunDirectory.create(path.parent, "t", 0, path)
     )
@@ -80,6 +82,7 @@ def build(path, *, seed=0, phases=PHASES, total=10_000, cadence=None, workflow=N
         tracker=tracker,
         checkpoints=CheckpointStore(run.checkpoints, keep_last=1000),
         cadence=cadence or CheckpointCadence(steps=5),
+        check_finite=check_finite,
     )
 
 
@@ -195,8 +198,11 @@ def test_warm_starts_take_the_weights_and_begin_anew(unbroken, tmp_path):
 def test_a_checkpoint_of_other_networks_is_refused(unbroken, tmp_path):
     state = unbroken[1].load_newest().state
     orchestrator = build(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="the checkpoint's networks do not fit this config: .*weight"):
-        orchestrator.restore({**state, "workflow": {"weight": torch.zeros(8)}})
+    text = (
+        r"the checkpoint's networks do not fit this config: weight is \[8\] there and \[3\] here; bias is only in it$"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        orchestrator.restore({**state, "workflow": {"weight": torch.zeros(8), "bias": torch.zeros(1)}})
     with pytest.raises(CheckpointError, match=r"has no optimiser 'policy' .it has: \['value'\]"):
         orchestrator.restore({**state, "optimizers": {"value": {}}})
 
@@ -299,9 +305,50 @@ def test_a_workflow_can_collect_by_itself(tmp_path):
 def test_a_phase_that_can_never_update_raises(tmp_path):
     phases = [{"name": "learn", "duration_updates": 3, "hooks": ["update_policy"]}]
     with pytest.raises(
-        LabError, match="phase 'learn' can never update: buffer 'rollout' is not ready, nothing collects"
+        LabError,
+        match=r"phase 'learn' can never update: buffer 'rollout' is not ready, nothing collects \(size: 0\)$",
     ):
         build(tmp_path / "run", phases=phases).run()
+
+
+class Judging(Counter):
+    """Also looks at what it learns from, with noise of its own."""
+
+    @hook(group="eval", updates=False)
+    def judge(self, batch, *, phase):
+        assert not torch.is_grad_enabled()
+        assert not self.training
+        return {"seen": batch["rewards"].mean(), "noise": torch.rand(())}
+
+
+def judged(path, *, every):
+    judge = {"judge": {"every_steps": every}}
+    phases = [{"name": "p", "duration_steps": 60, "train_ratio": 0.5, "hooks": ["collect", judge, "update_policy"]}]
+    buffer = SequenceBuffer(100, 4, 3, num_envs=NUM_ENVS, seed=1, online=True)
+    cadence = CheckpointCadence(steps=10**6)
+    orchestrator = build(path, phases=phases, workflow=Judging(), buffers={"replay": buffer}, cadence=cadence)
+    orchestrator.run()
+    return orchestrator.checkpoints.load_newest().state
+
+
+def test_a_hook_that_only_looks_leaves_no_trace_but_its_row(tmp_path):
+    with_looks, without = judged(tmp_path / "with", every=6), judged(tmp_path / "without", every=10**6)
+    keys = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters", "evaluator")
+    assert [key for key in keys if tree_hash(with_looks[key]) != tree_hash(without[key])] == []
+    parsed = [json.loads(line) for line in rows(tmp_path / "with").splitlines()]
+    looks = [row for row in parsed if "eval/noise" in row]
+    assert [row["step"] for row in looks] == [12, 18, 24, 30, 36, 42, 48, 54, 60]  # at 6 there is no sequence yet
+    assert len({row["eval/noise"] for row in looks}) == len(looks)
+
+
+def test_looking_at_nothing_is_said(tmp_path):
+    phases = [{"name": "p", "cycles": 1, "hooks": ["judge"]}]
+    buffers = {"replay": SequenceBuffer(100, 4, 3, num_envs=NUM_ENVS)}
+    with pytest.raises(LabError, match="phase 'p': judge finds nothing in buffer 'replay'"):
+        build(tmp_path / "empty", phases=phases, workflow=Judging(), buffers=buffers).run()
+    phases = [{"name": "p", "cycles": 1, "hooks": ["collect", "judge"]}]
+    with pytest.raises(LabError, match="RolloutBuffer can be sampled, but not looked into"):
+        build(tmp_path / "rollout", phases=phases, workflow=Judging()).run()
 
 
 def test_an_update_can_write_back(tmp_path):

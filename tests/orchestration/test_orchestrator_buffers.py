@@ -6,7 +6,9 @@ from uuid import uuid4
 import pytest
 import torch
 
+from rl_lab.buffers.replay import ReplayBuffer
 from rl_lab.core import Buffer, Segment
+from rl_lab.environments.counting import ENV, EPISODE, STEP
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.tracking.fingerprint import fingerprint
 from rl_lab.tracking.run_directory import RunDirectory
@@ -111,3 +113,31 @@ def test_no_update_samples_before_the_buffer_is_ready(tmp_path):
     orchestrator = build(tmp_path / "run", phases=PHASES[:1], buffers={"replay": SlotBuffer()}, workflow=Counter())
     orchestrator.run()
     assert (orchestrator.counters.env_steps, orchestrator.counters.updates) == (24, 2)
+
+
+class Recording(ReplayBuffer):
+    def __init__(self):
+        super().__init__(1_000, batch_size=5, num_envs=NUM_ENVS)
+        self.added = []
+
+    def add(self, trajectory):
+        super().add(trajectory)
+        self.added.append(trajectory)
+
+
+def test_environment_carry_and_buffer_go_on_over_phases(tmp_path):
+    """Seed, pretrain, train: the steps are those of one phase that collects them all."""
+    seed = {"name": "seed", "duration_steps": 24, "hooks": [{"collect": 4}]}
+    pretrain = {"name": "pretrain", "duration_updates": 7, "hooks": ["update_policy"]}
+    train = {"name": "train", "duration_steps": 24, "hooks": [{"collect": 4}, "update_policy"]}
+    recorded = []
+    for name, phases in (("one", [{**train, "duration_steps": 48}]), ("three", [seed, pretrain, train])):
+        buffer = Recording()
+        orchestrator = build(tmp_path / name, phases=phases, buffers={"replay": buffer}, cadence=CheckpointCadence())
+        orchestrator.run()
+        added = {key: torch.cat([part[key] for part in buffer.added]) for key in ("observations", "count")}
+        recorded.append((added["count"], added["observations"][..., [ENV, EPISODE, STEP]]))
+        assert buffer.size == 48
+    assert len(orchestrator.workflow.calls) == 7 + 2
+    for one, three in zip(*recorded, strict=True):  # what the carry counts, and what the environment does
+        assert torch.equal(one, three)

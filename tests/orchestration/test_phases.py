@@ -5,7 +5,11 @@ import pytest
 from rl_lab.core import ConfigError, HookCall, HookInfo
 from rl_lab.orchestration.phases import parse_phases
 
-HOOKS = {"update_model": HookInfo(True, "train"), "refresh": HookInfo(False, "train")}
+HOOKS = {
+    "update_model": HookInfo(True, "train"),
+    "refresh": HookInfo(False, "train"),
+    "judge_model": HookInfo(True, "eval", is_update=False),
+}
 
 
 def parse(phase, buffers=("replay",)):
@@ -47,6 +51,18 @@ def test_the_only_buffer_is_the_default_and_evaluation_needs_none():
     assert parse({"cycles": 1, "hooks": ["collect"]}).buffer == "replay"
     assert parse({"cycles": 1, "hooks": ["evaluate"]}, buffers=()).buffer is None
     assert parse({"cycles": 1, "hooks": ["refresh"]}, buffers=("a", "b")).buffer is None
+
+
+def test_a_hook_that_only_looks_is_no_update():
+    judge = {"judge_model": {"every_steps": 10}}
+    phase = parse({"steps": 5, "hooks": ["collect", judge, "update_model", judge], "train_ratio": 0.5})
+    assert [call.is_update for call in phase.hooks] == [False, False, True, False]
+    alone = parse({"cycles": 1, "hooks": ["judge_model"]})
+    assert (alone.type, alone.buffer) == ("eval_only", "replay")
+    with pytest.raises(ConfigError, match="must say which buffer it uses"):
+        parse({"cycles": 1, "hooks": ["judge_model"]}, buffers=("a", "b"))
+    with pytest.raises(ConfigError, match="never ends"):
+        parse({"updates": 1, "hooks": ["judge_model"]})
 
 
 @pytest.mark.parametrize(

@@ -14,38 +14,30 @@ CUDA = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "updates", "compilable", "expected"),
+    ("name", "device", "updates", "expected"),
     [
-        ("auto", CPU, FEW_UPDATES, True, "compiled"),
-        ("auto", CPU, FEW_UPDATES - 1, True, "eager"),
-        ("auto", CPU, 10 * FEW_UPDATES, False, "eager"),
-        ("auto", CUDA, 1, False, "captured"),
-        ("eager", CUDA, 10**9, True, "eager"),
-        ("compiled", CPU, 1, True, "compiled"),
+        ("auto", CPU, FEW_UPDATES, "compiled"),
+        ("auto", CPU, FEW_UPDATES - 1, "eager"),
+        ("auto", CUDA, 1, "captured"),
+        ("eager", CUDA, 10**9, "eager"),
+        ("compiled", CPU, 1, "compiled"),
     ],
 )
-def test_the_choice(name, device, updates, compilable, expected, monkeypatch):
+def test_the_choice(name, device, updates, expected, monkeypatch):
     monkeypatch.setattr(static_step, "missing_compiler", lambda: None)
-    assert choose_execution(name, device, num_updates=updates, is_compilable=compilable) == expected
+    assert choose_execution(name, device, num_updates=updates) == expected
 
 
 def test_without_a_compiler_auto_is_eager_and_compiled_is_an_error(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert choose_execution("auto", CPU, num_updates=10**9, is_compilable=True) == "eager"
+    assert choose_execution("auto", CPU, num_updates=10**9) == "eager"
     with pytest.raises(ConfigError, match=r"experiment\.compile: compiled needs the C\+\+ compiler 'no-such-compiler'"):
-        choose_execution("compiled", CPU, num_updates=1, is_compilable=True)
+        choose_execution("compiled", CPU, num_updates=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "compilable", "message"),
-    [
-        ("captured", True, r"experiment\.compile: captured needs a GPU"),
-        ("compiled", False, r"experiment\.compile: compiled needs optimizers Adam or AdamW"),
-    ],
-)
-def test_what_cannot_be_done_here_is_refused(name, compilable, message):
-    with pytest.raises(ConfigError, match=message):
-        choose_execution(name, CPU, num_updates=1, is_compilable=compilable)
+def test_a_capture_without_a_gpu_is_refused():
+    with pytest.raises(ConfigError, match=r"experiment\.compile: captured needs a GPU"):
+        choose_execution("captured", CPU, num_updates=1)
 
 
 def test_a_resumed_run_keeps_to_the_checkpoints_way():
@@ -53,7 +45,7 @@ def test_a_resumed_run_keeps_to_the_checkpoints_way():
     calls = []
     function = steps(lambda x: calls.append(steps.execution) or x + 1)
     steps.set_state({"execution": "compiled"})
-    assert steps.get_state() == {"execution": "compiled"}
+    assert steps.get_state() == {"execution": "compiled", "fuses": False}
     steps.set_state({"execution": "eager"})
     assert int(function(torch.tensor(1))) == 2
     assert calls == ["eager"]
@@ -112,7 +104,7 @@ def test_auto_runs_eager_what_cannot_be_compiled_and_says_so_once():
     assert [float(failing(torch.ones(()))) for _ in range(2)] == [1.0, 2.0]  # what failed has changed nothing
     assert float(third(torch.ones(()))) == 1.0
     assert int(first(torch.tensor(0))) == 2  # all of a run's functions run the same way
-    assert steps.get_state() == {"execution": "eager"}
+    assert steps.get_state() == {"execution": "eager", "fuses": False}
     (line,) = said
     assert line.startswith("updates run eager, they could not be compiled: Unsupported: ")
     assert "\n" not in line
@@ -123,9 +115,49 @@ def test_compiled_that_cannot_be_is_an_error_of_one_line(is_resumed):
     steps = StaticSteps("eager" if is_resumed else "compiled", may_fall_back=is_resumed)
     if is_resumed:  # the checkpoint's updates ran compiled: eager ones would not be exact
         steps.set_state({"execution": "compiled"})
-    with pytest.raises(LabError, match=r"^experiment\.compile: compiled failed \(choices: auto, eager\): ") as error:
+    with pytest.raises(LabError, match=r"^experiment\.compile: compiling failed \(choices: auto, eager\): ") as error:
         steps(Uncompilable().__call__)(torch.ones(()))
     assert "\n" not in str(error.value)
+
+
+def test_where_parts_are_compiled_the_whole_is_not():
+    seen = []
+
+    def noting(name):
+        def function(x):
+            seen.append((name, torch.compiler.is_compiling()))
+            return x + 1.0
+
+        return function
+
+    steps = StaticSteps("compiled")
+    part = steps.fuse(noting("part"))
+    whole = steps(lambda x: part(noting("whole")(x)))
+    assert [float(whole(torch.zeros(()))) for _ in range(2)] == [2.0, 2.0]
+    assert seen == 2 * [("whole", False), ("part", True)]
+    assert steps.get_state() == {"execution": "compiled", "fuses": True}
+    steps.set_state({"execution": "eager", "fuses": False})
+    assert float(whole(torch.zeros(()))) == 2.0
+    assert seen[-2:] == [("whole", False), ("part", False)]
+
+
+def test_a_part_that_cannot_be_compiled_is_done_as_it_is():
+    steps, said = StaticSteps("compiled", may_fall_back=True), []
+    steps.warn = lambda *, message: said.append(message)
+    part = steps.fuse(Uncompilable().__call__)
+    assert [float(part(torch.ones(()))) for _ in range(2)] == [1.0, 2.0]
+    assert steps.get_state() == {"execution": "eager", "fuses": False}
+    assert len(said) == 1
+
+
+def test_a_checkpoint_with_compiled_parts_needs_a_compiler(monkeypatch):
+    monkeypatch.setattr(static_step, "missing_compiler", lambda: "the C++ compiler 'g++'")
+    steps, said = StaticSteps("compiled"), []
+    steps.warn = lambda *, message: said.append(message)
+    assert float(steps.fuse(lambda x: x + 1.0)(torch.zeros(()))) == 1.0
+    assert said == ["parts of updates are not compiled: the C++ compiler 'g++' is missing"]
+    with pytest.raises(CheckpointError, match=r"ran compiled, but the C\+\+ compiler 'g\+\+' is missing"):
+        steps.set_state({"execution": "compiled", "fuses": True})
 
 
 def test_a_cache_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):

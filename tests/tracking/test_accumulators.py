@@ -81,3 +81,26 @@ def test_sums_move_to_the_device_of_the_next_value():
     sums.add("g", {"x": torch.zeros((), device="meta")})
     total, weight = sums._sums["g/x"]
     assert (total.device.type, total.dtype, weight) == ("meta", torch.float32, 2.0)
+
+
+def test_means_so_far_change_nothing():
+    sums, looked_at = Accumulators(), Accumulators()
+    for step in range(3):
+        for each in (sums, looked_at):
+            each.add("train", {"b": torch.tensor(0.1 * step), "a": Mean(3.0, 2.0), "none": Mean(0.0, 0.0)})
+        assert looked_at.so_far() == {"train/b": pytest.approx(0.05 * step), "train/a": 1.5}
+        assert list(looked_at.so_far()) == ["train/b", "train/a"]  # as they came in
+    assert looked_at.get_state() == sums.get_state()
+    assert looked_at.means() == sums.means()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_means_so_far_change_nothing_on_a_gpu():
+    sums, looked_at = Accumulators(), Accumulators()
+    values = torch.rand(50, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    for step, value in enumerate(values):
+        for each in (sums, looked_at):
+            each.add("train", {"x": value, "y": Mean(value, torch.ones((), device="cuda"))})
+        if step % 7 == 0:
+            looked_at.so_far()
+    assert looked_at.means() == sums.means()

@@ -41,6 +41,18 @@ def test_another_reader_sees_the_same_pixels(height, width):
     assert encode_png(pixels.transpose(0, 1).contiguous().transpose(0, 1)) == png  # however it lies in memory
 
 
+def test_another_reader_plays_the_same_film():
+    frames = torch.stack([picture(seed) for seed in range(3)])
+    film = Image.open(io.BytesIO(encode_png(frames)))
+    assert (film.n_frames, film.info["loop"], film.info["duration"]) == (3, 0, 125.0)  # for ever, 8 a second
+    for index, frame in enumerate(frames):
+        film.seek(index)
+        assert torch.equal(torch.from_numpy(np.array(film.convert("RGB"))), frame)
+    single = encode_png(frames[:1])
+    assert torch.equal(decoded(single), frames[0])
+    assert png_size(single) == (5, 7)
+
+
 @pytest.mark.parametrize("wrong", [torch.zeros(4, 4, 3), torch.zeros(4, 4, dtype=torch.uint8), picture()[:0]])
 def test_what_is_no_picture_is_refused(wrong):
     with pytest.raises(ValueError, match=r"a picture is \[H, W, 3\] uint8, not"):

@@ -9,7 +9,7 @@ from rl_lab.core import CheckpointError, Counters, Mean
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Sink
-from rl_lab.tracking.tracker import Tracker
+from rl_lab.tracking.tracker import NotFiniteError, Tracker
 
 
 def rows(path):
@@ -308,3 +308,25 @@ def test_killed_at_every_point_the_metrics_are_the_same_bytes(tmp_path, ahead):
         resumed.set_state(loaded["tracker"])
         resumed.open(100, counters)
         assert finish(run, resumed, counters, point) == expected, point
+
+
+def test_a_row_of_what_is_not_finite_is_refused_and_named(run):
+    tracker = Tracker(run, every_steps=10)
+    tracker.open(100)
+    names = ("norm", "total", "a_loss", "b_loss", "c_loss")
+    values = (math.nan, math.inf, 1.0, torch.tensor(math.nan), -math.inf)
+    tracker.log("collect", {"info/distance": math.nan})  # an environment may report what it likes
+    tracker.log("train", dict.fromkeys(names, 1.0))
+    assert tracker.write_due(Counters(env_steps=10), "p")
+    tracker.log("train", dict(zip(names, values, strict=True)))
+    tracker.log("train", dict.fromkeys(names, 1.0))  # what came once is not forgotten
+    text = "^train/b_loss is nan, train/c_loss is -inf, train/norm is nan and 1 more$"
+    with pytest.raises(NotFiniteError, match=text):
+        tracker.check_finite()
+    with pytest.raises(NotFiniteError, match=text):
+        tracker.write_due(Counters(env_steps=20), "p")
+    assert len(rows(run.metrics_file)) == 1
+    means = tracker.running_means()
+    assert list(means) == [f"train/{name}" for name in names]
+    assert means["train/a_loss"] == 1.0
+    tracker.close()

@@ -24,7 +24,7 @@ from rl_lab.core import (
     flat_dim,
     seed_everything,
 )
-from rl_lab.core.context import _as_it_is
+from rl_lab.core.context import as_it_is
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.fingerprint import tree_hash
@@ -73,7 +73,7 @@ def start(
             optimizers=Optimizers(factories),
             buffers=Named("buffer", {}),
             rng=RngStreams(seed),
-            static=static or _as_it_is,
+            static=static or as_it_is,
         )
     )
     return workflow
@@ -158,3 +158,14 @@ def resumes_exactly(overrides, folder, *, stop_at):
     resumed = run_tiny(overrides, run, state=state)
     keys = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters", "scheduler")
     return all(tree_hash(whole[key]) == tree_hash(resumed[key]) for key in keys)
+
+
+def run_packaged(name, folder):
+    """Run a packaged experiment to its end and return the mean return of an evaluation."""
+    overrides = [f"+experiment={name}", "training.eval_frequency=null", "logging=quiet"]
+    parts = assemble(compose(overrides), Targets(AllowList()))
+    with closing(parts.env):
+        orchestrator = build(parts, RunDirectory.create(folder, name, 1))
+        with closing(orchestrator.evaluator.env):
+            orchestrator.run()
+            return orchestrator.evaluator.evaluate(parts.workflow, step=10**9)["return"]

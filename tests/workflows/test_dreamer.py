@@ -1,6 +1,7 @@
 """Dreamer: its losses by hand, what learns from what, its options one by one, exact resume, and that it learns."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -14,15 +15,21 @@ from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.components.world_model import LATENT, KLTerms, WorldModel
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble
+from rl_lab.config.compose import compose
+from rl_lab.config.targets import Targets
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, Update
 from rl_lab.environments.identity import Identity
 from rl_lab.workflows.dreamer import Dreamer
 from tests.components.test_world_model import make_batch
-from tests.workflows.off_policy import phase, resumes_exactly, score, start, train
+from tests.workflows.off_policy import phase, resumes_exactly, run_packaged, score, start, train
+from tests.workflows.parts import collect, make_collector
 
 torch.set_num_threads(1)
 CONTINUOUS = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
 DISCRETE = EnvSpec("fixed", Box((3,)), Discrete(3))
+MIXED = EnvSpec("fixed", Box((3,)), {"gear": Discrete(3), "pedals": Box((2,), low=-2.0, high=2.0)})
 NAMES = ("world_model", "actor", "critic")
 V1 = {
     "actor_gradient": "dynamics",
@@ -63,7 +70,7 @@ def snapshot(workflow):
     return copy.deepcopy(dict(workflow.named_parameters()))
 
 
-@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE])
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE, MIXED])
 @pytest.mark.parametrize("options", [{}, V1, V2, {"joint": False}, {"actor_gradient": "dynamics", "joint": False}])
 def test_an_update_moves_every_network_and_all_is_finite(spec, options):
     workflow = make_dreamer(spec, **options)
@@ -180,7 +187,21 @@ def test_actions_stay_within_bounds_and_noise_is_for_numbers():
         make_dreamer(actor_gradient="dynamics")
 
 
-@pytest.mark.parametrize("name", ["dreamer_cartpole", "dreamer_v1_dmc_walker_walk"])
+def test_noise_on_mixed_actions_leaves_the_choices():
+    workflow, is_first = make_dreamer(MIXED, noise_std=0.3), torch.ones(3000).bool()
+    carry, drawn = workflow.initial_carry(3000), []
+    for explore in (False, True):
+        torch.manual_seed(4)
+        drawn.append(workflow.act(torch.zeros(3000, 3), carry, is_first=is_first, explore=explore, step=9))
+    (plain, *_), (noisy, _, after) = drawn
+    assert torch.equal(plain["gear"], noisy["gear"])
+    assert not torch.equal(plain["pedals"], noisy["pedals"])
+    assert noisy["pedals"].abs().max() == 2.0
+    torch.testing.assert_close(after["action"][:, :2], noisy["pedals"] / 2.0)
+    assert torch.equal(after["action"][:, 2:].argmax(-1), noisy["gear"])
+
+
+@pytest.mark.parametrize("name", ["dreamer_cartpole", "dreamer_v1_dmc_walker_walk", "dreamer_mixed_actions"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(name, tmp_path):
     assert resumes_exactly([f"+experiment={name}"], tmp_path, stop_at=40)
 
@@ -197,3 +218,54 @@ def test_dreamer_learns_the_identity_task():
     buffer = SequenceBuffer(10_000, 16, 9, num_envs=8, spec=env.spec)
     train(workflow, env, env_steps=3_600, buffer=buffer, updates_per_step=0.125)
     assert score(workflow, Identity(8, sizes=(2,), max_episode_steps=8)) > 0.85  # guessing: 0.5
+
+
+SIZES = (
+    *("components.world_model.rssm.deter_dim=32", "components.world_model.rssm.hidden_dim=16", "algorithm.horizon=3"),
+    *("buffers.replay.batch_size=3", "buffers.replay.sequence_length=6", "buffers.replay.capacity=500"),
+    *("environment.num_envs=3", "training.total_timesteps=100_000", "experiment.name=x", "logging=quiet"),
+)
+
+
+def first_updates(preset, way, device="cpu", count=6, **options):
+    """Return the metrics of the first updates of a small agent, [count, metrics], and their names."""
+    given = [f"experiment.{key}={value}" for key, value in {"device": device, "compile": way, **options}.items()]
+    composed = compose([f"+preset={preset}", "+environment=tensor_pendulum", *SIZES, *given])
+    made = assemble(composed, Targets(AllowList()))
+    buffer, collector = made.context.buffers["replay"], make_collector(made.env)
+    buffer.add(collect(collector, made.workflow, 40))
+    torch.manual_seed(1)
+    rows = []
+    for _ in range(count):
+        update = made.workflow.update_agent(buffer.sample(), phase=phase())
+        if isinstance(update, Update):
+            buffer.write_back(update.write_back)
+            update = update.metrics
+        rows.append([float(value) for value in update.values()])
+    return torch.tensor(rows), list(update)
+
+
+@pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023"])
+def test_compiled_parts_compute_what_eager_ones_do(preset, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # all but the C++ compiler
+    eager, names = first_updates(preset, "eager", count=3)
+    compiled, _ = first_updates(preset, "compiled", count=3)
+    torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4, msg=lambda text: f"{names}: {text}")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023", "dreamer_v1"])
+def test_eager_compiled_and_captured_updates_agree_on_a_gpu(preset):
+    eager, names = first_updates(preset, "eager", "cuda")
+    for way in ("compiled", "captured"):
+        found, _ = first_updates(preset, way, "cuda")
+        torch.testing.assert_close(found, eager, rtol=1e-2, atol=1e-3, msg=lambda text: f"{names}: {text}")
+    again, _ = first_updates(preset, "captured", "cuda")
+    assert torch.equal(again, found)  # to the bit
+    low, _ = first_updates(preset, "captured", "cuda", precision="bfloat16")
+    torch.testing.assert_close(low[:1], eager[:1], rtol=0.05, atol=0.02, msg=lambda text: f"{names}: {text}")
+
+
+@pytest.mark.learning
+def test_the_packaged_mixed_actions_are_learned(tmp_path):
+    assert run_packaged("dreamer_mixed_actions", tmp_path) > 7.0  # of 10; at random: 2.9

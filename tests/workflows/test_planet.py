@@ -37,7 +37,7 @@ from rl_lab.environments.pendulum import Pendulum
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.workflows.planet import PlaNet
-from tests.workflows.off_policy import phase, resumes_exactly, score
+from tests.workflows.off_policy import phase, resumes_exactly, run_packaged, score
 from tests.workflows.parts import make_collector
 
 torch.set_num_threads(1)
@@ -45,6 +45,7 @@ STYLE = LayerStyle(activation="relu", norm="none", init="glorot")
 SPEC = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
 CHOICE = EnvSpec("choice", {"x": Box((3,)), ACTION_MASK: Box((4,), dtype=torch.bool)}, Discrete(4))
 CHOICES = EnvSpec("choices", Box((3,)), MultiDiscrete((2, 3)))
+MIXED = EnvSpec("mixed", Box((3,)), {"gear": Discrete(4), "pedals": Box((2,), low=-2.0, high=2.0)})
 CPU = torch.device("cpu")
 
 
@@ -324,6 +325,19 @@ def test_several_choices_at_once():
         torch.testing.assert_close(workflow.world_model.actions(actions), carry["action"])
 
 
+def test_exploring_disturbs_numbers_always_and_choices_sometimes():
+    found = torch.tensor([0.25, -0.5, 0.0, 0.0, 1.0, 0.0])
+    workflow, obs = planning(make_planet(MIXED, noise_std=0.1, epsilon=0.4), found), torch.randn(5000, 3)
+    actions, _, carry = act(workflow, obs)
+    torch.testing.assert_close(actions["pedals"].mean(0), torch.tensor([0.5, -1.0]), atol=0.02, rtol=0)
+    torch.testing.assert_close(actions["pedals"].std(0), torch.tensor([0.2, 0.2]), atol=0.01, rtol=0)
+    shares = torch.bincount(actions["gear"], minlength=4) / 5000
+    torch.testing.assert_close(shares, torch.tensor([0.1, 0.1, 0.7, 0.1]), atol=0.02, rtol=0)
+    torch.testing.assert_close(workflow.world_model.actions(actions), carry["action"])
+    planned, _, _ = act(make_planet(MIXED), obs[:4], explore=False)
+    assert {name: part.shape for name, part in planned.items()} == {"gear": (4,), "pedals": (4, 2)}
+
+
 def test_an_episode_starts_anew():
     workflow, obs = make_planet(planner=MPPI(3, 16, 4, 2)), torch.randn(2, 3)
     _, _, carry = act(workflow, obs)
@@ -378,14 +392,17 @@ def test_same_seed_same_parameters_other_seed_others(planner):
     assert not torch.equal(runs[0], runs[2])
 
 
-@pytest.mark.parametrize(("kind", "planner"), [("discrete", CEM(1, 16, 4, 2)), ("continuous", MPPI(1, 24, 4, 4))])
+@pytest.mark.parametrize(
+    ("kind", "planner"),
+    [("discrete", CEM(1, 16, 4, 2)), ("continuous", MPPI(1, 24, 4, 4)), ("mixed", CEM(1, 32, 4, 4))],
+)
 def test_identity_is_learned(kind, planner):
-    task = {"kind": kind, "sizes": (2,) if kind == "discrete" else (1,)}
+    task = {"kind": kind, "sizes": (1,) if kind == "continuous" else (2,)}
     env = Identity(8, **task)
     model = small_model(16, free_nats=1.0, reward_scale=10.0)
     workflow = make_planet(env.spec, planner, model, random_steps=400)
     train(workflow, env, updates=80)
-    assert score(workflow, Identity(8, **task)) > 0.8  # at random: 1/2, and 1/3
+    assert score(workflow, Identity(8, **task)) > 0.8  # at random: 1/2, 1/3 and their mean
 
 
 SMALL = [
@@ -398,10 +415,13 @@ SMALL = [
 ]
 PENDULUM = ["+experiment=planet_pendulum_tensor", "training.total_timesteps=96", "environment.max_episode_steps=20"]
 CARTPOLE = ["+experiment=planet_cartpole", "training.total_timesteps=64"]
+BOTH = ["+experiment=planet_mixed_actions", "training.total_timesteps=96"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "planner", "stop_at"), [(PENDULUM, "MPPI", 41), (CARTPOLE, "CEM", 70)], ids=["numbers", "choices"]
+    ("overrides", "planner", "stop_at"),
+    [(PENDULUM, "MPPI", 41), (CARTPOLE, "CEM", 70), (BOTH, "MPPI", 31)],
+    ids=["numbers", "choices", "both"],
 )
 def test_resume_is_exact_with_a_plan_on_its_way(overrides, planner, stop_at, tmp_path):
     target = f"components.planner._target_=rl_lab.components.planners.{planner}"
@@ -414,12 +434,20 @@ def test_resume_is_exact_with_a_plan_on_its_way(overrides, planner, stop_at, tmp
 
 
 @pytest.mark.learning
-def test_the_packaged_pendulum_is_swung_up(tmp_path):
-    overrides = ["+experiment=planet_pendulum_tensor", "training.total_timesteps=6000", "training.eval_frequency=null"]
+@pytest.mark.parametrize(
+    ("name", "steps", "least"), [("planet_pendulum_tensor", 6000, -600), ("planet_pendulum_mlp", 2500, -300)]
+)
+def test_the_packaged_pendulum_is_swung_up(name, steps, least, tmp_path):
+    overrides = [f"+experiment={name}", f"training.total_timesteps={steps}", "training.eval_frequency=null"]
     parts = assemble(compose([*overrides, "logging=quiet"]), Targets(AllowList()))
     orchestrator = build(parts, RunDirectory.create(tmp_path, "pendulum", 1))
     orchestrator.run()
-    assert orchestrator.evaluator.evaluate(parts.workflow, step=10**9)["return"] > -600  # at random: about -1200
+    assert orchestrator.evaluator.evaluate(parts.workflow, step=10**9)["return"] > least  # at random: about -1200
+
+
+@pytest.mark.learning
+def test_the_packaged_mixed_actions_are_learned(tmp_path):
+    assert run_packaged("planet_mixed_actions", tmp_path) > 8.5  # of 10; at random: 2.9
 
 
 # Bad input.

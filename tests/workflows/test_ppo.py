@@ -287,6 +287,17 @@ def test_target_kl_mask_equals_an_early_stop():
     assert not torch.equal(parameters(masked), parameters(make_ppo(env.spec, **options)))
 
 
+def test_steps_that_target_kl_refused_leave_the_metrics_finite():
+    env = ENVIRONMENTS["discrete"]()
+    workflow = make_ppo(env.spec, target_kl=0.01)
+    scalars = [torch.tensor(value) for value in (1.0, 2.0, 3.0, 4.0, math.inf, math.nan, math.nan, math.inf)]
+    log_ratios = [torch.tensor([0.0, 0.1]), torch.tensor([500.0, math.log(0.5)])]
+    metrics = workflow._metrics(scalars, log_ratios, [torch.tensor(True), torch.tensor(False)])
+    assert [float(metrics[name]) for name in ("policy_loss", "value_loss", "entropy", "grad_norm")] == [1, 2, 3, 4]
+    assert float(metrics["clip_fraction"]) == 0.5  # of ratios 1, 1.1, endless, 0.5
+    assert 1e6 < float(metrics["approx_kl"]) < math.inf
+
+
 class NoHostSync(TorchDispatchMode):
     """Fails on whatever would make the host wait for a GPU."""
 

@@ -102,6 +102,10 @@ class DatasetBuffer(Buffer):
         self._is_touched = True
         return inner.sample()
 
+    def peek(self, seed: int) -> Batch:
+        """Return a batch of the inner buffer."""
+        return self._filled().peek(seed)
+
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Hand it to the inner buffer."""
         self._filled().write_back(values)

@@ -19,6 +19,8 @@ from rl_lab.buffers.storage.row_store import RowStore
 from rl_lab.buffers.storage.sequence_starts import SequenceStarts
 from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, tree_map
 
+HOPELESS = 10  # times the rows of a batch, and of a sequence of every lane, without one that could be drawn
+
 
 class SequenceBuffer(Buffer):
     """Samples [batch_size, sequence_length] rows, uniform over where a sequence can start.
@@ -89,6 +91,11 @@ class SequenceBuffer(Buffer):
         return int(np.minimum(self._starts.totals, self._length).sum())
 
     @property
+    def needed_steps(self) -> int:
+        """Return the fewest env steps that can make a sequence: one leaves a row, or two where its episode ends."""
+        return self._lanes * -(-self.sequence_length // 2)
+
+    @property
     def batch_rows(self) -> int:
         """Return the rows of all sequences of a batch."""
         return self.batch_size * self.sequence_length
@@ -101,28 +108,53 @@ class SequenceBuffer(Buffer):
             self._add(part)
 
     def is_ready(self) -> bool:
-        """Return whether there is a sequence, and `min_size` rows."""
-        return self._starts.count > 0 and self.size >= self._min_size
+        """Return whether there is a sequence, and `min_size` rows; raises LabError when there will hardly be one."""
+        if self._starts.count == 0:
+            self._reject_hopeless()
+            return False
+        return self.size >= self._min_size
 
     def sample(self) -> Batch:
         """Return sequences as trees [batch_size, sequence_length, ...] with the `indices` of their rows."""
-        if not self.is_ready():
-            raise LabError(
-                f"a sequence buffer was sampled before it was ready: {self.size} rows of {self._min_size}, "
-                f"{self._starts.count} sequences of {self.sequence_length} rows"
-            )
+        self._reject_unready()
         fresh = self._take_fresh()
         lanes, rows = self._starts.draw(self.batch_size - len(fresh), self._generator)
         if fresh:
             taken = self._placement.bring(torch.tensor(fresh))
             lanes, rows = torch.cat([taken[:, 0], lanes]), torch.cat([taken[:, 1], rows])
         numbers, lanes = rows[:, None] + self._offsets, lanes[:, None]
-        index = numbers % self._length * self._lanes + lanes
         self._drawn = (lanes, numbers, self._starts.totals)
+        return self._gather(lanes, numbers)
+
+    def peek(self, seed: int) -> Batch:
+        """Return sequences that are drawn at random from this seed; what is new stays so."""
+        self._reject_unready()
+        lanes, rows = self._starts.draw(self.batch_size, torch.Generator(self._home).manual_seed(seed))
+        return self._gather(lanes[:, None], rows[:, None] + self._offsets)
+
+    def _gather(self, lanes: Tensor, numbers: Tensor) -> Batch:
+        """Return the rows of these numbers [batch_size, sequence_length] and lanes [batch_size, 1]."""
+        index = numbers % self._length * self._lanes + lanes
         batch: dict[str, Any] = {"indices": index}
         for store in self._stores.values():
             batch |= store.gather(index)
         return self._placement.deliver(batch)
+
+    def _reject_hopeless(self) -> None:
+        """Say early that no episode is long enough: without an update they do not get longer."""
+        written = int(self._starts.totals.sum())
+        if written >= HOPELESS * self.sequence_length * max(self.batch_size, self._lanes):
+            raise LabError(
+                f"sequence_length={self.sequence_length} of a buffer is longer than every episode it holds, after "
+                f"{written} rows, and cross_episodes is false: make it shorter, or cross_episodes true"
+            )
+
+    def _reject_unready(self) -> None:
+        if not self.is_ready():
+            raise LabError(
+                f"a sequence buffer was sampled before it was ready: {self.size} rows of {self._min_size}, "
+                f"{self._starts.count} sequences of {self.sequence_length} rows"
+            )
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Replace the `refreshed` keys of the rows of the last batch, leaves [batch_size, sequence_length, ...].

@@ -91,15 +91,29 @@ class UnionBuffer(Buffer):
 
     def sample(self) -> Batch:
         """Return the joined batches of the parts, in the order of `ratios`."""
+        self._reject_unready()
+        batches = {name: part.sample() for name, part in self._parts.items()}
+        self._sizes = self._sizes_of(batches)
+        return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
+
+    def peek(self, seed: int) -> Batch:
+        """Return the joined batches that are drawn from this seed."""
+        self._reject_unready()
+        batches = {name: part.peek(seed) for name, part in self._parts.items()}
+        self._sizes_of(batches)
+        return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
+
+    def _reject_unready(self) -> None:
         if waiting := [name for name, part in self._parts.items() if not part.is_ready()]:
             held = ", ".join(f"{name} has {self._parts[name].size} env steps" for name in waiting)
             raise LabError(f"a union was sampled before all its parts were ready: {held}")
-        batches = {name: part.sample() for name, part in self._parts.items()}
+
+    def _sizes_of(self, batches: Mapping[str, Batch]) -> list[int]:
+        """Return the rows of batches that fit together."""
         sizes = {name: len(next(leaf for _, leaf in tree_leaves(batch))) for name, batch in batches.items()}
         self._reject_sizes(sizes)
-        self._sizes = list(sizes.values())
         _reject_different_keys(batches)
-        return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
+        return list(sizes.values())
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Give every part what concerns its rows of the last batch."""

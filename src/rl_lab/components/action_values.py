@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from rl_lab.components.ensemble import EnsembleLinear, EnsembleMLP
 from rl_lab.components.learner import Learner
 from rl_lab.components.perception import weighted_mean
-from rl_lab.core import Box, ConfigError, Discrete, MultiDiscrete, flat_dim
+from rl_lab.core import Box, ConfigError, Space, flat_dim
 from rl_lab.ops.distributional import cross_entropy, project
-
-Actions = Box | Discrete | MultiDiscrete
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ActionValues(nn.Module):
 
     support: Tensor
 
-    def __init__(self, trunk: nn.Module, space: Actions, value_range: ValueRange | None = None) -> None:
+    def __init__(self, trunk: nn.Module, space: Space, value_range: ValueRange | None = None) -> None:
         super().__init__()
         if not isinstance(trunk, EnsembleMLP):
             raise ConfigError("components.critic: needs an EnsembleMLP")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -14,6 +15,7 @@ FITTING = {  # which workflows take which actions
     "continuous": ("Dreamer", "PPO", "PlaNet", "SAC", "SQL", "TD3"),
     "discrete": ("DQN", "Dreamer", "PPO", "PlaNet", "SAC"),
     "multi-discrete": ("Dreamer", "PPO", "PlaNet"),
+    "mixed": ("Dreamer", "PlaNet"),
 }
 
 
@@ -61,6 +63,8 @@ def reject_actions(spec: EnvSpec, workflow: str) -> NoReturn:
 
 def action_kind(spec: EnvSpec) -> str:
     """Return the key of `FITTING` for an environment's actions."""
+    if isinstance(spec.action, Mapping):
+        return "mixed"
     if isinstance(spec.action, Box):
         return "continuous"
     return "discrete" if isinstance(spec.action, Discrete) else "multi-discrete"

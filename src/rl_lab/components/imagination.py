@@ -7,12 +7,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rl_lab.components.learner import frozen
+from rl_lab.components.returns import ReturnComputer
 from rl_lab.components.rssm import RSSM, Latent
 from rl_lab.components.scalar_heads import ScalarHead
+from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel
 from rl_lab.core import Batch
-from rl_lab.ops.returns import lambda_returns, linear_recurrence
+from rl_lab.core.context import as_it_is
+from rl_lab.ops.returns import linear_recurrence
 
 
 class Dream(NamedTuple):
@@ -25,35 +29,74 @@ class Dream(NamedTuple):
 class Outlook(NamedTuple):
     """What a dream is worth."""
 
-    returns: Tensor  # [H, N] lambda-returns
+    returns: Tensor  # [H, N]
     baseline: Tensor  # [H, N] what the critic expected
     weights: Tensor  # [H, N] how likely the step is reached, discounted
 
 
-def imagine(rssm: RSSM, actor: WorldActor, start: Latent, horizon: int) -> Dream:
-    """Follow the policy from states [N, ...]; gradients flow through the actions, not through what the actor reads."""
-    lead, device = (horizon, len(start.deter)), start.deter.device
-    noise, action_noise = rssm.latent_space.noise(lead, device), actor.noise(lead, device)
-    latent, features, actions = start, [rssm.features(start)], []
-    for step in range(horizon):
-        actions.append(actor(features[-1].detach()).sample(action_noise[step]))
-        latent = rssm.imagine_step(latent, actions[-1], noise[step])
-        features.append(rssm.features(latent))
-    return Dream(torch.stack(features), torch.stack(actions))
+class Replayed(NamedTuple):
+    """Steps of a batch [B, T]."""
+
+    rewards: Tensor
+    is_last: Tensor
+    is_terminal: Tensor
 
 
-def outlook(dream: Dream, model: WorldModel, critic: ScalarHead, *, gamma: float, lam: float) -> Outlook:
-    """Return the lambda-returns of a dream; the model's continuation, of the start too, discounts what follows."""
-    values, cont = critic.mean(critic(dream.features)), model.cont(dream.features)
+class DreamStep(Step):
+    """Takes one step of the policy in the model: state to next state and the action between them.
+
+    Args:
+        rssm: The model.
+        actor: The policy; no gradient flows through what it reads.
+    """
+
+    def __init__(self, rssm: RSSM, actor: WorldActor) -> None:
+        super().__init__()
+        self.rssm, self.actor = rssm, actor
+
+    def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the next state, and the action."""
+        latent, (noise, action_noise) = Latent(*carry), inputs
+        action = self.actor(self.rssm.features(latent).detach()).sample(action_noise)
+        return *self.rssm.imagine_step(latent, action, noise), action
+
+
+class Imagination:
+    """Follows a policy in a model; gradients flow through the actions to the policy, not to the model.
+
+    Args:
+        rssm: The model.
+        actor: The policy.
+        fuse: Makes kernels of the steps.
+    """
+
+    def __init__(self, rssm: RSSM, actor: WorldActor, fuse: Fuse = as_it_is) -> None:
+        self._rssm, self._actor = rssm, actor
+        self._dreaming = Scan(DreamStep(rssm, actor), fuse, learned=actor)
+
+    def __call__(self, start: Latent, horizon: int) -> Dream:
+        """Return what happens from states [N, ...]."""
+        lead, device = (horizon, len(start.deter)), start.deter.device
+        noise = self._rssm.latent_space.noise(lead, device), self._actor.noise(lead, device)
+        deter, stoch, actions = self._dreaming(tuple(start), noise)
+        visited = (torch.cat([first.unsqueeze(0), later]) for first, later in zip(start, (deter, stoch), strict=True))
+        return Dream(self._rssm.features(Latent(*visited)), actions)
+
+
+def outlook(
+    dream: Dream, model: WorldModel, critic: ScalarHead, returns_of: ReturnComputer, *, gamma: float
+) -> Outlook:
+    """Return the returns of a dream; the model's continuation, of the start too, discounts what follows."""
+    values, cont = critic.mean(frozen(critic)(dream.features)), model.cont(dream.features)
     gamma = 1.0 if model.folds_discount else gamma
-    returns = lambda_returns(model.reward(dream.features[1:]), values[1:], gamma * cont[1:], lam=lam)
+    returns = returns_of(model.reward(dream.features[1:]), values[1:], gamma * cont[1:])
     weights = torch.cumprod(gamma * cont, 0)[:-1] / gamma
     return Outlook(returns, values[:-1], weights.detach())
 
 
-def replay_returns(batch: Batch, imagined: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+def replay_returns(replayed: Replayed, imagined: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """Return lambda-returns and weights [T - 1, B] of replayed steps; `imagined` returns [T, B] stand in for values."""
-    rewards, is_last, is_terminal = (batch[key].transpose(0, 1) for key in ("rewards", "is_last", "is_terminal"))
+    rewards, is_last, is_terminal = (leaf.transpose(0, 1) for leaf in replayed)
     live = gamma * (~is_terminal[1:]).to(rewards.dtype)
     traces = lam * (~is_last[1:]).to(rewards.dtype)
     ahead = rewards[1:] + (1.0 - traces) * live * imagined[1:]

@@ -105,7 +105,7 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return blocks [G, B, out / G] of blocks [G, B, in / G]."""
-        return torch.baddbmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))
+        return torch.bmm(x, self.weight) + self.bias  # baddbmm would first copy the bias to every row
 
 
 class Stack(nn.Sequential):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from itertools import islice
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rl_lab.components.flat import bare_step
 from rl_lab.core import WorkflowContext
@@ -125,6 +126,12 @@ def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: d
 def frozen_copy(module: M) -> M:
     """Return a copy that no loss changes: a target network."""
     return deepcopy(module).requires_grad_(False)
+
+
+def frozen(module: nn.Module) -> Callable[..., Any]:
+    """Return the module's forward function, by which no gradient reaches its parameters."""
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    return lambda *args: functional_call(module, parameters, args)
 
 
 @torch.no_grad()

@@ -2,8 +2,7 @@
 
 Both draw sequences of actions, keep the best of them (elites) and search again around those. CEM (Rubinstein, 1997; as
 in PlaNet, Hafner et al., 2019) gives every elite the same weight, MPPI (Williams et al., 2015; as in TD-MPC2, Hansen et
-al., 2024) a weight by its worth. Numbers are drawn from normals, choices from categorical distributions. All
-environments are planned for at once, and nothing waits for the device.
+al., 2024) a weight by its worth. All environments are planned for at once, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.model_actions import one_hots
+from rl_lab.components.searches import ChoiceSearch, MixedSearch, NumberSearch, PlannedActions, Search
 from rl_lab.core import ConfigError
 from rl_lab.core.ranges import Count, NonNegative, Positive
-from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
+from rl_lab.ops.distributions import gumbel_perturbed
 
 Rollout = Callable[[Tensor], Tensor]  # sequences of actions [H, N, K, A] -> what each is worth, [N, K]
-Spread = Callable[[Tensor], Tensor]  # variance of elites -> standard deviation of the next round
 WORST = -1e30  # what a sequence is worth whose worth is not a number; finite, so that differences are numbers
 MIN_VARIANCE = 1e-6  # of a refitted normal of CEM; planet/control/planning.py
-MIN_CHANCE = 1e-3  # added to that of every choice: one that no elite took can come back
 
 
 class Plan(NamedTuple):
@@ -32,84 +29,6 @@ class Plan(NamedTuple):
 
     actions: Tensor  # [H, N, A]: what to do now and later
     belief: Tensor  # [N, H, A]: where the search ended; with `warm_start` the next one begins there
-
-
-class PlannedActions(NamedTuple):
-    """What actions look like to a planner: numbers in [-1, 1], or one-hots of choices one after the other."""
-
-    dim: int  # numbers per action
-    nvec: tuple[int, ...] = ()  # sizes of the choices; empty for numbers
-
-    def centre(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Return zeros, or equal chances of all choices, [*shape, A]."""
-        if not self.nvec:
-            return torch.zeros(*shape, self.dim, device=device)
-        chances = [torch.full((size,), 1.0 / size, device=device) for size in self.nvec]
-        return torch.cat(chances).expand(*shape, self.dim)
-
-    def highest(self, scores: Tensor) -> Tensor:
-        """Return the one-hots [..., A] of the choices with the highest scores [..., A]."""
-        return one_hots(scores, self.nvec)
-
-
-class NumberSearch:
-    """Normals around a sequence of numbers.
-
-    Args:
-        centre: Means [H, N, A].
-        std: Standard deviations [H, N, A].
-        spread: Makes those of the next round.
-    """
-
-    def __init__(self, centre: Tensor, std: Tensor, spread: Spread) -> None:
-        self.centre, self.std, self._spread = centre, std, spread
-
-    def draw(self, count: int) -> Tensor:
-        """Return sequences [H, N, count, A]."""
-        steps, num_envs, dim = self.centre.shape
-        noise = torch.randn(steps, num_envs, count, dim, device=self.centre.device)
-        return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp_(-1.0, 1.0)
-
-    def refitted(self, elites: Tensor, weights: Tensor) -> NumberSearch:
-        """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E]."""
-        shares = weights.unsqueeze(-1)
-        mean = (shares * elites).sum(2)
-        variance = (shares * (elites - mean.unsqueeze(2)).square()).sum(2)
-        return NumberSearch(mean, self._spread(variance), self._spread)
-
-    def mode(self) -> Tensor:
-        """Return the means."""
-        return self.centre
-
-
-class ChoiceSearch:
-    """Independent categorical distributions over the choices of a sequence.
-
-    Args:
-        centre: Chances [H, N, A].
-        actions: Which of the numbers are one choice.
-        mask: False where the first action may not be, [N, A].
-    """
-
-    def __init__(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> None:
-        self.centre, self._actions, self._mask = centre, actions, mask
-        logits = (centre + MIN_CHANCE).log()
-        self._logits = logits if mask is None else torch.cat([masked_logits(logits[:1], mask), logits[1:]])
-
-    def draw(self, count: int) -> Tensor:
-        """Return sequences of one-hots [H, N, count, A]."""
-        return self._actions.highest(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)))
-
-    def refitted(self, elites: Tensor, weights: Tensor) -> ChoiceSearch:
-        """Return the search with the frequencies of elites [H, N, E, A], weighted by [N, E]."""
-        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._actions, self._mask)
-
-    def mode(self) -> Tensor:
-        """Return the likeliest choices as one-hots."""
-        return self._actions.highest(self._logits)
-
-
-Search = NumberSearch | ChoiceSearch
 
 
 class Planner(nn.Module):
@@ -159,7 +78,7 @@ class Planner(nn.Module):
         """Return the best that was found.
 
         `belief` is that of the plan before, forgotten where `is_first` [N]; `proposals` [H, N, P, A] take part in every
-        round beside the drawn sequences; `mask` [N, A] is False where the first choice may not be.
+        round beside the drawn sequences; `mask` [N, choices] is False where the first choice may not be.
         """
         centre = actions.centre((self.horizon, num_envs), device)
         if belief is not None and self.warm_start:
@@ -176,15 +95,16 @@ class Planner(nn.Module):
 
     def _warm(self, centre: Tensor, belief: Tensor, is_first: Tensor | None, actions: PlannedActions) -> Tensor:
         """Return where the search before ended, moved on by a step; `centre` where an episode begins."""
-        moved = torch.cat([belief.transpose(0, 1)[1:], centre[-1:]])
-        if actions.nvec:
-            moved = 0.5 * (moved + centre)  # certain choices would end the search before it began
+        moved = actions.moved(torch.cat([belief.transpose(0, 1)[1:], centre[-1:]]))
         return moved if is_first is None else torch.where(is_first.unsqueeze(-1), centre, moved)
 
     def _search(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> Search:
-        if actions.nvec:
-            return ChoiceSearch(centre, actions, mask)
-        return NumberSearch(centre, torch.full_like(centre, self.initial_std), self._spread)
+        means, chances = centre[..., : actions.num_numbers], centre[..., actions.num_numbers :]
+        numbers = NumberSearch(means, torch.full_like(means, self.initial_std), self._spread)
+        if not actions.nvec:
+            return numbers
+        choices = ChoiceSearch(chances, actions, mask)
+        return MixedSearch(numbers, choices) if actions.num_numbers else choices
 
     def _chosen(self, search: Search, elites: Tensor, weights: Tensor) -> Tensor:
         """Return the actions [H, N, A] that a search stands for."""

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from rl_lab.components.latents import LatentKind, latent_space
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
 from rl_lab.components.rssm_cores import CoreKind, SplitLinear, make_core
+from rl_lab.components.scan import Fuse, Scan, Step, Tensors
+from rl_lab.core.context import as_it_is
 
 
 class Latent(NamedTuple):
@@ -70,8 +72,8 @@ class RSSM(nn.Module):
         self.latent_space = latent_space(latent, num_variables, num_classes, unimix, min_std)
         self._core_kind, self._num_blocks, self._prior_layers, self._initial = core, num_blocks, prior_layers, initial
 
-    def bind(self, token_dim: int, action_dim: int) -> None:
-        """Make the layers."""
+    def bind(self, token_dim: int, action_dim: int, fuse: Fuse = as_it_is) -> None:
+        """Make the layers; `fuse` makes kernels of the steps."""
         style, hidden, space = self.style, self.hidden_dim, self.latent_space
         self.core = make_core(self._core_kind, self.deter_dim, space.dim, action_dim, hidden, self._num_blocks, style)
         stack = Stack(self.deter_dim, hidden, self._prior_layers, style)
@@ -80,6 +82,7 @@ class RSSM(nn.Module):
         self.posterior_output = dense(hidden, space.num_params, style.init)
         is_learned = self._initial == "learned"
         self.initial_deter = nn.Parameter(torch.zeros(self.deter_dim)) if is_learned else None
+        self._filtering, self._imagining = Scan(FilterStep(self), fuse), Scan(ImagineStep(self), fuse)
 
     @property
     def feature_dim(self) -> int:
@@ -103,32 +106,30 @@ class RSSM(nn.Module):
 
     def observe(self, tokens: Tensor, actions: Tensor, is_first: Tensor, start: Latent) -> Observed:
         """Filter tokens [T, B, E]; actions [T, B, A] led to them, `start` [B, ...] is the state before the first."""
-        space, steps = self.latent_space, len(tokens)
-        goes_on = (~is_first).to(tokens.dtype).unsqueeze(-1)  # [T, B, 1]
-        initial = self.initial(tokens.shape[1], tokens.device)
+        space, goes_on = self.latent_space, (~is_first).to(tokens.dtype).unsqueeze(-1)  # [T, B, 1]
         embedded = self.core.embed(_limited(actions) * goes_on)
         seen = self.posterior_input.early(tokens)
-        noise = space.noise((steps, tokens.shape[1]), tokens.device)
-        deters, stochs, beliefs = [], [], []
-        latent = start
-        for step in range(steps):
-            latent = self._restarted(latent, initial, goes_on[step])
-            deter = self.core(latent.deter, latent.stoch, embedded[step])
-            belief = self._posterior(deter, seen[step])
-            latent = Latent(deter, space.sample(belief, noise[step]))
-            deters.append(deter)
-            stochs.append(latent.stoch)
-            beliefs.append(belief)
-        latents = Latent(torch.stack(deters), torch.stack(stochs))
-        return Observed(latents, torch.stack(beliefs), space.belief(self.prior(latents.deter)))
+        noise = space.noise(tuple(is_first.shape), tokens.device)
+        deter, stoch, posterior = self._filtering(
+            tuple(start), (goes_on, embedded, seen, noise, *self._restarts(goes_on))
+        )
+        return Observed(Latent(deter, stoch), posterior, space.belief(self.prior(deter)))
+
+    def _restarts(self, goes_on: Tensor) -> tuple[Tensor, ...]:
+        """Return the states [..., D] of episodes' starts where there is one, else zeros; none if all begin at zeros."""
+        if self.initial_deter is None:
+            return ()
+        return tuple((1.0 - goes_on) * leaf for leaf in self.initial(1, goes_on.device))
 
     def observe_step(self, latent: Latent, action: Tensor, token: Tensor, is_first: Tensor) -> Latent:
         """Return the state [B, ...] after one observation; at an episode's start what came before is forgotten."""
         goes_on = (~is_first).to(token.dtype).unsqueeze(-1)
-        latent = self._restarted(latent, self.initial(len(token), token.device), goes_on)
-        deter = self.core(latent.deter, latent.stoch, self.core.embed(_limited(action) * goes_on))
-        belief = self._posterior(deter, self.posterior_input.early(token))
-        return Latent(deter, self.latent_space.sample(belief, self.latent_space.noise((len(token),), token.device)))
+        embedded, seen = self.core.embed(_limited(action) * goes_on), self.posterior_input.early(token)
+        noise = self.latent_space.noise((len(token),), token.device)
+        deter, stoch, _ = self._filtering.step(
+            tuple(latent), (goes_on, embedded, seen, noise, *self._restarts(goes_on))
+        )
+        return Latent(deter, stoch)
 
     def imagine_step(self, latent: Latent, action: Tensor, noise: Tensor | None = None) -> Latent:
         """Return a state that may follow an action [B, A]."""
@@ -137,13 +138,49 @@ class RSSM(nn.Module):
         drawn = self.latent_space.noise((len(action),), action.device) if noise is None else noise
         return Latent(deter, self.latent_space.sample(belief, drawn))
 
-    def _posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
-        return self.latent_space.belief(self.posterior_output(self.posterior_input(seen, deter)))
+    def imagine(self, start: Latent, actions: Tensor) -> Latent:
+        """Return the states [H, B, ...] that may follow actions [H, B, A] from states [B, ...]."""
+        noise = self.latent_space.noise(tuple(actions.shape[:2]), actions.device)
+        return Latent(*self._imagining(tuple(start), (actions, noise)))
 
-    def _restarted(self, latent: Latent, initial: Latent, goes_on: Tensor) -> Latent:
-        if self.initial_deter is None:
-            return Latent(latent.deter * goes_on, latent.stoch * goes_on)
-        return Latent(*(torch.lerp(first, held, goes_on) for first, held in zip(initial, latent, strict=True)))
+
+class FilterStep(Step):
+    """Takes one observation into the state.
+
+    Args:
+        rssm: Whose state.
+    """
+
+    def __init__(self, rssm: RSSM) -> None:
+        super().__init__()
+        self.core, self.latent_space = rssm.core, rssm.latent_space
+        self.posterior_input, self.posterior_output = rssm.posterior_input, rssm.posterior_output
+
+    def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the state and the belief it was drawn from."""
+        goes_on, embedded, seen, noise, *restarts = inputs
+        deter, stoch = (leaf * goes_on for leaf in carry)
+        if restarts:
+            deter, stoch = deter + restarts[0], stoch + restarts[1]
+        deter = self.core(deter, stoch, embedded)
+        belief = self.latent_space.belief(self.posterior_output(self.posterior_input(seen, deter)))
+        return deter, self.latent_space.sample(belief, noise), belief
+
+
+class ImagineStep(Step):
+    """Takes one action in the model.
+
+    Args:
+        rssm: The model.
+    """
+
+    def __init__(self, rssm: RSSM) -> None:
+        super().__init__()
+        self.rssm = rssm
+
+    def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the next state."""
+        return tuple(self.rssm.imagine_step(Latent(*carry), *inputs))
 
 
 def _limited(actions: Tensor) -> Tensor:

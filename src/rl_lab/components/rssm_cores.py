@@ -151,7 +151,7 @@ class BlockGRUCore(Core):
 
 def gated(gates: Tensor, deter: Tensor) -> Tensor:
     """Return `u c + (1 - u) h` with `c = tanh(r c')` for gates [B, 3 D]: reset, candidate and update."""
-    reset, candidate, update = gates.chunk(3, -1)
+    reset, candidate, update = gates.float().chunk(3, -1)
     candidate = torch.tanh(torch.sigmoid(reset) * candidate)
     return torch.lerp(deter, candidate, torch.sigmoid(update + UPDATE_BIAS))
 

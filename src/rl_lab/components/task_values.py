@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_values import Actions, ActionValues
+from rl_lab.components.action_values import ActionValues
 from rl_lab.components.ensemble import EnsembleMLP
 from rl_lab.components.perception import Perception
-from rl_lab.core import ConfigError, WorkflowContext, unknown_name
+from rl_lab.core import ConfigError, Space, WorkflowContext, unknown_name
 
 
 class TaskValues(nn.Module):
@@ -24,7 +24,7 @@ class TaskValues(nn.Module):
         num_tasks: How many share them out, in equal parts.
     """
 
-    def __init__(self, trunk: nn.Module, space: Actions, num_tasks: int) -> None:
+    def __init__(self, trunk: nn.Module, space: Space, num_tasks: int) -> None:
         super().__init__()
         if not isinstance(trunk, EnsembleMLP):
             raise ConfigError("components.critic: needs an EnsembleMLP")

@@ -15,6 +15,7 @@ from rl_lab.core import ConfigError, EnvSpec, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 from rl_lab.ops.world_distributions import (
     BoundedNormal,
+    Joint,
     MultiOneHot,
     OneHot,
     TanhNormal,
@@ -33,7 +34,7 @@ WIDE = 2.0  # what is added to the std of a bounded normal before the sigmoid: i
 
 
 class WorldActor(nn.Module):
-    """A policy over numbers in [-1, 1] (continuous actions) or over one-hots (discrete ones).
+    """A policy over numbers in [-1, 1] (continuous actions), over one-hots (discrete ones) or over both (dicts).
 
     Args:
         units: Width of every layer.
@@ -77,20 +78,24 @@ class WorldActor(nn.Module):
         assert not self._modules, "an actor is bound once"
         self.actions = ModelActions(spec, "Dreamer")
         self.trunk = Stack(feature_dim, self.units, self.num_layers, self.style)
-        if self.actions.are_numbers:
-            self.mean, self.std = self._output(), self._output()  # apart: clipping by AGC is per tensor
-        else:
-            self.logits = self._output()
+        if numbers := self.actions.num_numbers:
+            self.mean, self.std = self._output(numbers), self._output(numbers)  # apart: clipping by AGC is per tensor
+        if choices := self.actions.num_choices:
+            self.logits = self._output(choices)
 
-    def _output(self) -> nn.Linear:
-        return dense(self.trunk.output_dim, self.actions.dim, self.style.init, self.scale)
+    def _output(self, dim: int) -> nn.Linear:
+        return dense(self.trunk.output_dim, dim, self.style.init, self.scale)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> WorldDistribution:
         """Return the distribution over actions [..., A], in float32; `mask` is False where a choice is forbidden."""
         hidden = self.trunk(features)
-        if not self.actions.are_numbers:
-            return self._over_choices(self.logits(hidden).float(), mask)
-        return NORMALS[self.kind](*self._mean_and_std(self.mean(hidden).float(), self.std(hidden).float()))
+        parts: list[WorldDistribution] = []
+        if self.actions.num_numbers:
+            mean, std = self._mean_and_std(self.mean(hidden).float(), self.std(hidden).float())
+            parts.append(NORMALS[self.kind](mean, std))
+        if self.actions.nvec:
+            parts.append(self._over_choices(self.logits(hidden).float(), mask))
+        return parts[0] if len(parts) == 1 else Joint(*parts)
 
     def _over_choices(self, logits: Tensor, mask: Tensor | None) -> WorldDistribution:
         if len(self.actions.nvec) > 1:
@@ -108,5 +113,9 @@ class WorldActor(nn.Module):
 
     def noise(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Draw the noise of samples with these leading dimensions, for all steps at once."""
-        kind = NORMALS[self.kind] if self.actions.are_numbers else OneHot
-        return kind.noise((*shape, self.actions.dim), device)
+        parts = []
+        if self.actions.num_numbers:
+            parts.append(NORMALS[self.kind].noise((*shape, self.actions.num_numbers), device))
+        if self.actions.num_choices:
+            parts.append(OneHot.noise((*shape, self.actions.num_choices), device))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

@@ -68,13 +68,29 @@ class WorldDecoder(nn.Module):
         for key, output in self._outputs(features).items():
             if key in self.leaves.choices:
                 losses[key] = cross_entropy(self.leaves.choices[key], output, parts[key])
-            elif key in self.leaves.numbers:
-                target = read_leaf(self.leaves.numbers[key], parts[key])
-                error = output - (squashed(target) if self.use_symlog else target)
-                losses[key] = self.error_scale * error.square().sum(-1)
             else:
-                losses[key] = self.error_scale * (output - to_unit(parts[key])).square().sum((-3, -2, -1))
+                losses[key] = self.error_scale * self._squares(key, output, parts[key]).sum(self._dims(key))
         return losses
+
+    def errors(self, features: Tensor, obs: Observation) -> dict[str, Tensor]:
+        """Return the error [...] of each part: the mean of squares that losses see, or the share of wrong choices."""
+        parts, errors = by_name(self.space, obs), {}
+        for key, output in self._outputs(features).items():
+            if key in self.leaves.choices:
+                errors[key] = wrong_choices(self.leaves.choices[key], output, parts[key])
+            else:
+                errors[key] = self._squares(key, output, parts[key]).mean(self._dims(key))
+        return errors
+
+    def _squares(self, key: str, output: Tensor, part: Tensor) -> Tensor:
+        """Return the squared errors of a part's numbers, or pixels."""
+        if key in self.leaves.images:
+            return (output - to_unit(part)).square()
+        target = read_leaf(self.leaves.numbers[key], part)
+        return (output - (squashed(target) if self.use_symlog else target)).square()
+
+    def _dims(self, key: str) -> tuple[int, ...]:
+        return (-3, -2, -1) if key in self.leaves.images else (-1,)
 
     def predict(self, features: Tensor) -> Observation:
         """Return the expected observation: numbers, the likeliest choices, and images as floats in 0..1."""
@@ -128,6 +144,12 @@ def cross_entropy(space: Choices, logits: Tensor, choices: Tensor) -> Tensor:
     """Return the loss [...] of logits [..., sum of n] for choices, summed over them."""
     log_probs = torch.cat([group.log_softmax(-1) for group in _groups(space, logits)], -1)
     return -(log_probs * read_leaf(space, choices)).sum(-1)
+
+
+def wrong_choices(space: Choices, logits: Tensor, choices: Tensor) -> Tensor:
+    """Return the share [...] of choices that are not the likeliest ones."""
+    is_wrong = (likeliest(space, logits) != choices).float()
+    return is_wrong if isinstance(space, Discrete) else is_wrong.mean(-1)
 
 
 def likeliest(space: Choices, logits: Tensor) -> Tensor:

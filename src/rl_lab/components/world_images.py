@@ -202,7 +202,7 @@ class ImageDecoder(nn.Module):
         super().__init__()
         size = smallest_map(shape, layout.back_border, "components.world_model.decoder")
         self.start_shape, self.is_pooled = (depth * layout.start_width, *size), layout.is_pooled
-        if layout.is_pooled and deter_dim:
+        if layout.is_pooled and 0 < deter_dim < feature_dim:
             stoch_dim = feature_dim - deter_dim
             self.start: nn.Module = SpatialStart(deter_dim, stoch_dim, self.start_shape, units, num_blocks, style)
         else:

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.rssm import RSSM, Latent, Observed
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
+from rl_lab.components.scan import Fuse
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.core import Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
+from rl_lab.core.context import as_it_is
 
 KL_FORMS = ("mean", "balanced", "separate")
 LATENT = "latent"  # what act records of the state beside an action
@@ -106,15 +108,16 @@ class WorldModel(nn.Module):
         self.cont_target = 1.0 if discount_horizon is None else 1.0 - 1.0 / discount_horizon
         self.folds_discount = discount_horizon is not None
 
-    def bind(self, spec: EnvSpec, workflow: str) -> None:
-        """Make the layers for an environment; `workflow` is who asks, for errors."""
+    def bind(self, spec: EnvSpec, workflow: str, fuse: Fuse = as_it_is) -> None:
+        """Make the layers for an environment; `workflow` is who asks, for errors, `fuse` makes kernels of parts."""
         self.action_code = ModelActions(spec, workflow)
         self.encoder.bind(spec.observation)
-        self.rssm.bind(self.encoder.output_dim, self.action_dim)
+        self.rssm.bind(self.encoder.output_dim, self.action_dim, fuse)
         self.decoder.bind(self.feature_dim, spec.observation, self.rssm.deter_dim)
         self.reward_head.bind(self.feature_dim)
         if self.cont_head is not None:
             self.cont_head.bind(self.feature_dim)
+        self._explain = fuse(self._explained)
 
     @property
     def action_dim(self) -> int:
@@ -154,11 +157,16 @@ class WorldModel(nn.Module):
     def losses(self, batch: Batch) -> WorldLoss:
         """Return the losses of a batch [B, T, ...]; gradients flow through all of the model."""
         observed = self.observe(batch)
+        seen = (batch[key] for key in ("observations", "rewards", "is_terminal"))
+        terms, features, metrics = self._explain(observed, *seen)
+        return WorldLoss(terms, observed, features, metrics)
+
+    def _explained(
+        self, observed: Observed, obs: Observation, rewards: Tensor, is_terminal: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """Return the losses by name, the features of the states and metrics, for what was seen [B, T, ...]."""
         features = self.rssm.features(observed.latents)
-        obs, rewards, is_terminal = (
-            tree_map(lambda leaf: leaf.transpose(0, 1), batch[key])
-            for key in ("observations", "rewards", "is_terminal")
-        )
+        obs, rewards, is_terminal = tree_map(lambda leaf: leaf.transpose(0, 1), (obs, rewards, is_terminal))
         terms, metrics = self._kl_losses(observed)
         for key, values in self.decoder.losses(features, obs).items():
             terms[f"decoder_{key}"] = self.decoder_scale * values.mean()
@@ -166,7 +174,7 @@ class WorldModel(nn.Module):
         if self.cont_head is not None:
             goes_on = self.cont_target * (~is_terminal).to(rewards.dtype)
             terms["cont"] = self.cont_scale * self.cont_head.losses(self.cont_head(features), goes_on).mean()
-        return WorldLoss(terms, observed, features, metrics)
+        return terms, features, metrics
 
     def _kl_losses(self, observed: Observed) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the losses of prior and posterior."""

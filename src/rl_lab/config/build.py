@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 
 from rl_lab.config.compose import resolve
-from rl_lab.config.device import prepare_torch
+from rl_lab.config.device import autocast, prepare_torch
 from rl_lab.config.execution import execution, reject_uncapturable, reject_uncompilable, reject_unused_choice
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
@@ -58,7 +58,11 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     config = freeze(validate(resolve(composed, dims(env.spec)), targets))
     phases = read_phases(config, targets)
     is_auto = config["experiment"]["compile"] == "auto"
-    static = StaticSteps(execution(config, phases, device), may_fall_back=is_auto)
+    static = StaticSteps(
+        execution(config, phases, device),
+        may_fall_back=is_auto,
+        autocast=autocast(config["experiment"]["precision"], device),
+    )
     with device:
         context = WorkflowContext(
             config=config,
@@ -71,13 +75,14 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
             buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env, phases)),
             rng=rng,
             static=static,
+            fuse=static.fuse,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
     reject_unused_choice(config, static)
-    reject_uncompilable(config, static, workflow)
+    reject_uncompilable(config, static)
     reject_uncapturable(config, static, context.optimizers)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
@@ -112,6 +117,7 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
             training["checkpoint_frequency"], training["checkpoint_updates"], training["checkpoint_minutes"]
         ),
         static=parts.static,
+        check_finite=training["check_finite"],
     )
 
 

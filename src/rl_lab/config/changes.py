@@ -13,7 +13,7 @@ from rl_lab.core.trees import tree_leaves
 # On an exact resume the numbers up to here stay what they were; these decide only how long it goes on and what is kept.
 MAY_GROW = ("training.total_timesteps", "training.phases.*.duration_*", "training.phases.*.steps",
             "training.phases.*.updates", "training.phases.*.cycles")  # fmt: skip
-MAY_CHANGE = ("training.checkpoint_*", "training.keep_*", "logging.*", "experiment.tags*")
+MAY_CHANGE = ("training.check_finite", "training.checkpoint_*", "training.keep_*", "logging.*", "experiment.tags*")
 # Where a run lies and what it started from is no part of what it computes.
 NOT_COMPARED = ("experiment.root", "experiment.name", "training.resume_*", "budget.*", "schema_version")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,16 @@ def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:
         )  # cuBLAS is deterministic only with a fixed workspace
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams and graphs are made on the current one
+    if experiment["precision"] == "tf32" and device.type != "cuda":
+        raise ConfigError("experiment.precision: tf32 needs a GPU (choices: float32, bfloat16)")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = experiment["precision"] != "float32"
     torch.use_deterministic_algorithms(experiment["deterministic"])
     torch.backends.cudnn.benchmark = not experiment["deterministic"]
     return device
+
+
+def autocast(precision: str, device: torch.device) -> Callable[[], torch.autocast] | None:
+    """Return what makes matrix products low; without a cache: an update changes weights and then reads them again."""
+    if precision != "bfloat16":
+        return None
+    return partial(torch.autocast, device.type, dtype=torch.bfloat16, cache_enabled=False)

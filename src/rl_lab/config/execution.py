@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
-from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.static_step import Execution, StaticSteps, choose_execution
 
 COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
@@ -18,13 +17,9 @@ COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", 
 
 def execution(config: Mapping[str, Any], phases: Iterable[Phase], device: torch.device) -> Execution:
     """Return how static functions run."""
-    optimizers = (node for node in config["optimizers"].values() if node is not None)
-    is_compilable = all(
-        node["_target_"] in COMPILABLE and not node.get("amsgrad") and not node.get("maximize") for node in optimizers
-    )
     num_envs = config["environment"].get("num_envs", 1)
     updates = sum(_updates(phase, num_envs) for phase in phases)
-    return choose_execution(config["experiment"]["compile"], device, num_updates=updates, is_compilable=is_compilable)
+    return choose_execution(config["experiment"]["compile"], device, num_updates=updates)
 
 
 def _updates(phase: Phase, num_envs: int) -> float:
@@ -47,16 +42,17 @@ def reject_unused_choice(config: Mapping[str, Any], static: StaticSteps) -> None
         raise ConfigError(f"experiment.compile: this workflow runs eager, not {name} (choices: auto, eager)")
 
 
-def reject_uncompilable(config: Mapping[str, Any], static: StaticSteps, workflow: Workflow) -> None:
-    """Raise when updates shall be compiled that torch's compiler cannot take as one graph; `auto` then runs eager."""
-    if static.execution != "compiled" or workflow.is_compilable:
+def reject_uncompilable(config: Mapping[str, Any], static: StaticSteps) -> None:
+    """Raise when whole updates shall be compiled whose optimiser cannot be; `auto` then runs eager."""
+    optimizers = (node for node in config["optimizers"].values() if node is not None)
+    is_compilable = all(
+        node["_target_"] in COMPILABLE and not node.get("amsgrad") and not node.get("maximize") for node in optimizers
+    )
+    if static.execution != "compiled" or static.num_parts or is_compilable:
         return
     static.execution = "eager"
     if config["experiment"]["compile"] != "auto":
-        kind = type(workflow).__name__
-        raise ConfigError(
-            f"experiment.compile: updates of {kind} loop over time, which is too long to compile (choices: auto, eager)"
-        )
+        raise ConfigError("experiment.compile: compiled needs optimizers Adam or AdamW (choices: auto, eager)")
 
 
 def reject_uncapturable(

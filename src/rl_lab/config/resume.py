@@ -24,9 +24,11 @@ from rl_lab.core.errors import CheckpointError, ConfigError, RunDirectoryError
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
 from rl_lab.tracking.checkpoint_files import SCHEMA_VERSION
+from rl_lab.tracking.manifest import versions
 from rl_lab.tracking.run_directory import RunDirectory
 
 COMPOSED = "composed.yaml"  # the config with its interpolations, beside the resolved config.yaml
+NUMERIC = ("rl_lab", "torch", "numpy", "gymnasium", "mujoco", "ale-py")  # whose versions change numbers
 DROPPED: dict[ResumeMode, str] = {
     "exact": "nothing",
     "warm_start": "optimisers, counters, phases, buffers, environment and random state",
@@ -147,6 +149,16 @@ def load_start(start: Start) -> Loaded:
     return store.load(start.checkpoint) if start.checkpoint else store.load_newest()
 
 
+def version_changes(run: RunDirectory) -> list[str]:
+    """Return what has another version now than when the run began, as `package old -> new`."""
+    before, now = run.read_manifest().get("versions", {}), versions()
+    return [
+        f"{name} {before[name]} -> {now.get(name, 'none')}"
+        for name in NUMERIC
+        if name in before and before[name] != now.get(name)
+    ]
+
+
 def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start, loaded: Loaded) -> None:
     """Bring the checkpoint into the orchestrator and note in the run's events where it came from."""
     is_own = start.source.path == run.path
@@ -154,6 +166,10 @@ def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start, loaded:
         for name in ("metrics_file", "events_file"):
             shutil.copyfile(vars(start.source)[name], vars(run)[name])
     orchestrator.restore(loaded.state, start.mode, is_own=is_own, parts=start.parts)
+    if start.mode == "exact" and (changed := ", ".join(version_changes(start.source))):
+        orchestrator.tracker.event(
+            "versions", message=f"{changed}: a run goes on to the bit only with the versions it began with"
+        )
     for damaged in loaded.damaged:
         orchestrator.tracker.event("damaged_checkpoint", message=f"skipped a damaged checkpoint: {damaged}")
     orchestrator.tracker.event(

@@ -42,6 +42,11 @@ class ExperimentConfig(Block):
         description="How updates run, where the workflow allows it: eager, compiled (one graph), captured (one CUDA "
         "graph); auto compiles long runs on a CPU and captures on a GPU.",
     )
+    precision: Literal["float32", "tf32", "bfloat16"] = Field(
+        default="float32",
+        description="Of matrix products in static functions: tf32 (on a GPU) and bfloat16 are faster; parameters, "
+        "normalisations and losses stay float32.",
+    )
     root: str = Field(
         default=ROOT_DEFAULT, description="Directory that holds the run directories (or LAB_EXPERIMENTS)."
     )
@@ -62,6 +67,11 @@ class TrainingConfig(Block):
         default=None,
         description="strict: the environment takes its next step while the updates run, exact all the same (actions "
         "are then a cycle older); null: one after the other.",
+    )
+    check_finite: Literal["rows", "every_update"] = Field(
+        default="rows",
+        description="When losses and weights are looked at for NaN and infinity, which end the run: whenever rows and "
+        "checkpoints are written, or after every update (slower; the dump then has the state before it).",
     )
     checkpoint_frequency: Count | None = Field(
         default=50_000, description="Env steps between checkpoints; null: never."

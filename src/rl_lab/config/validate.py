@@ -104,24 +104,48 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
 
 
 def reject_sizes(phases: tuple[Phase, ...], context: WorkflowContext) -> None:
-    """Refuse a buffer of collected steps that is smaller than a batch, or waits for more than the run collects."""
+    """Refuse a buffer of collected steps that is smaller than a batch, or waits for more than is collected."""
     total = context.config["training"]["total_timesteps"]
     learned_from = {phase.buffer for phase in phases if any(call.is_update for call in phase.hooks)}
+    filled: dict[str, int] = {}  # env steps at most, by buffer
     for phase in phases:
         collected = context.num_envs * sum(call.times for call in phase.hooks if call.name == COLLECT)  # per cycle
-        if phase.buffer is None or collected == 0:
+        if phase.buffer is None:
             continue
+        if collected == 0:
+            _reject_hunger(phase, context.buffers[phase.buffer], filled)
+            continue
+        filled[phase.buffer] = filled.get(phase.buffer, 0) + _most_steps(phase, collected, total)
         path, node = f"buffers.{phase.buffer}", context.config["buffers"][phase.buffer]
         batch_size, capacity, min_size = (node.get(key) for key in ("batch_size", "capacity", "min_size"))
         if batch_size is not None and capacity is not None and batch_size > capacity:
             raise ConfigError(f"{path}.capacity: {capacity} is smaller than batch_size={batch_size}")
         needed = max(min_size or 0, context.buffers[phase.buffer].needed_steps)
         if phase.buffer in learned_from and needed > -(-total // collected) * collected:  # cycles are whole
-            key, why = ("", " (min_size, or batch_size when it is null)") if min_size is None else (".min_size", "")
+            given = "sequence_length" if "sequence_length" in node else "min_size, or batch_size when it is null"
+            key, why = ("", f" ({given})") if min_size is None else (".min_size", "")
             raise ConfigError(
                 f"{path}{key}: {needed} steps before the first update{why} are more than "
                 f"training.total_timesteps={total}"
             )
+
+
+def _most_steps(phase: Phase, collected: int, total: int) -> int:
+    """Return how many env steps a phase collects at most, at `collected` per cycle."""
+    cycles = -(-total // collected)  # they are whole
+    if phase.unit != "updates":
+        cycles = min(cycles, phase.duration if phase.unit == "cycles" else -(-phase.duration // collected))
+    return cycles * collected
+
+
+def _reject_hunger(phase: Phase, buffer: Buffer, filled: Mapping[str, int]) -> None:
+    """Refuse a phase that learns from what was collected before it when that is too little for one batch."""
+    name, needed = phase.buffer or "", buffer.needed_steps
+    if name in filled and any(call.is_update for call in phase.hooks) and needed > filled[name]:
+        raise ConfigError(
+            f"phase {phase.name!r} can never update: buffer {name!r} waits for {needed} env steps or more, "
+            f"the phases before it collect {filled[name]}"
+        )
 
 
 def _with_evaluation(phases: tuple[Phase, ...], every_steps: int | None) -> tuple[Phase, ...]:

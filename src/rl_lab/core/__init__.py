@@ -3,7 +3,7 @@
 from rl_lab.core.buffer import Batch, Buffer, Footprint, Segment, Trajectory
 from rl_lab.core.clocks import Every, Once, Ratio
 from rl_lab.core.context import Counters, Named, Optimizers, WorkflowContext
-from rl_lab.core.environment import Observation, State, Step, VectorEnv
+from rl_lab.core.environment import Actions, Observation, State, Step, VectorEnv
 from rl_lab.core.errors import (
     CheckpointError,
     ConfigError,
@@ -23,10 +23,20 @@ from rl_lab.core.seeding import (
     seed_everything,
     set_global_rng_state,
 )
-from rl_lab.core.spaces import ACTION_MASK, Box, Discrete, EnvSpec, MultiDiscrete, Space, flat_dim
+from rl_lab.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Discrete,
+    EnvSpec,
+    Leaf,
+    MultiDiscrete,
+    Space,
+    flat_dim,
+    leaves_of,
+    num_choices,
+)
 from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
 from rl_lab.core.workflow import (
-    Actions,
     Carry,
     CollectResult,
     Extras,
@@ -60,6 +70,7 @@ __all__ = [
     "HookCall",
     "HookInfo",
     "LabError",
+    "Leaf",
     "Mean",
     "Metrics",
     "MultiDiscrete",
@@ -90,6 +101,8 @@ __all__ = [
     "global_rng_state",
     "hook",
     "isolated_rng",
+    "leaves_of",
+    "num_choices",
     "seed_everything",
     "set_global_rng_state",
     "split_reference",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core.environment import State
+from rl_lab.core.errors import LabError
 
 Trajectory = dict[str, Any]  # time-major trees [T, N, ...]: see Collector for the keys
 Batch = Mapping[str, Any]  # trees of tensors, as the buffer lays them out
@@ -76,6 +77,10 @@ class Buffer(ABC):
     @abstractmethod
     def sample(self) -> Batch:
         """Return the next batch for an update hook."""
+
+    def peek(self, seed: int) -> Batch:
+        """Return a batch drawn from this seed; what `sample` and `write_back` do next stays as it was."""
+        raise LabError(f"{type(self).__name__} can be sampled, but not looked into")
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Take what an update returned for the rows of the last sample (priorities, latents)."""

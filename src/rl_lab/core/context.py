@@ -112,7 +112,8 @@ class Counters:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def _as_it_is(function: F) -> F:
+def as_it_is(function: F) -> F:
+    """Return the function."""
     return function
 
 
@@ -130,4 +131,5 @@ class WorkflowContext:
     buffers: Named[Buffer]
     rng: RngStreams
     counters: Counters = field(default_factory=Counters)
-    static: Callable[[F], F] = _as_it_is  # wraps functions of fixed shapes, so that they can be compiled or captured
+    static: Callable[[F], F] = as_it_is  # wraps functions of fixed shapes, so that they can be compiled or captured
+    fuse: Callable[[F], F] = as_it_is  # wraps parts of such functions that are compiled apart: the steps of long loops

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_lab.core.spaces import EnvSpec
 
 Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
+Actions = Tensor | dict[str, Tensor]  # a dict where the spec's action is one; leading dimension is num_envs
 State = dict[str, Any]  # a tree of tensors, arrays, numbers and strings; see core.trees
 
 
@@ -39,7 +40,7 @@ class VectorEnv(ABC):
         """Start every copy anew; the same seed gives the same episodes."""
 
     @abstractmethod
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy; one that ends its episode is reset within the same call."""
 
     @abstractmethod

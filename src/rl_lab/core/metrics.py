@@ -16,9 +16,9 @@ class Mean(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """An image for the run's media folder."""
+    """An image, or a film of several, for the run's media folder."""
 
-    pixels: Tensor  # [H, W, 3] uint8
+    pixels: Tensor  # [H, W, 3] or [T, H, W, 3] uint8
 
 
 Numbers = Mapping[str, Tensor | float | Mean]

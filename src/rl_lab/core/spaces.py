@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from rl_lab.core.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Box:
@@ -48,7 +50,17 @@ def flat_dim(space: Space) -> int:
     return math.prod(space.shape)
 
 
-ACTION_MASK = "action_mask"  # key of a dict observation: True where an action is allowed, [N, flat_dim(action)]
+def leaves_of(space: Space) -> dict[str, Leaf]:
+    """Return the leaves of a space by name; one that is no dict is its own leaf, without a name."""
+    return dict(space) if isinstance(space, Mapping) else {"": space}
+
+
+def num_choices(space: Space) -> int:
+    """Return how many choices an action space offers, all of its parts together; numbers are none."""
+    return sum(0 if isinstance(leaf, Box) else flat_dim(leaf) for leaf in leaves_of(space).values())
+
+
+ACTION_MASK = "action_mask"  # key of a dict observation: True where a choice is allowed, [N, num_choices(action)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,16 @@ class EnvSpec:
 
     id: str
     observation: Space
-    action: Leaf
+    action: Space  # a dict of leaves: every action is a dict of tensors
     max_episode_steps: int | None = None
     exact_resume: bool = True  # False: the state of a running episode cannot be restored
     action_repeat: int = 1  # frames per env step
+
+    def __post_init__(self) -> None:
+        parts = leaves_of(self.action)
+        if not parts or ACTION_MASK in parts:
+            raise ConfigError(f"environment {self.id!r}: a dict of actions needs names other than {ACTION_MASK!r}")
+        for name, leaf in parts.items():
+            if not isinstance(leaf, Leaf):
+                kinds, found = "a Box, Discrete or MultiDiscrete, or a dict of them", type(leaf).__name__
+                raise ConfigError(f"environment {self.id!r}: actions are {kinds}, but {name!r} is a {found}")

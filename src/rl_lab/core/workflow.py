@@ -6,17 +6,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from torch import Tensor, nn
 
 from rl_lab.core.buffer import Trajectory
 from rl_lab.core.context import WorkflowContext
-from rl_lab.core.environment import Observation
+from rl_lab.core.environment import Actions, Observation
 from rl_lab.core.metrics import Metrics
 from rl_lab.core.phase import Phase
 
-Actions = Tensor
 Extras = dict[str, Any]  # recorded in the trajectory beside the action, leading dimension num_envs
 Carry = Any  # recurrent state: a tree of tensors with leading dimension num_envs, or None
 
@@ -28,6 +27,7 @@ class HookInfo(NamedTuple):
 
     needs_batch: bool  # called with a batch of the phase's buffer
     group: str  # metric prefix
+    is_update: bool = True  # else it only looks: nothing learns from it, nothing random moves on, nothing is counted
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Update(NamedTuple):
 @overload
 def hook(function: F) -> F: ...
 @overload
-def hook(*, batch: bool = True, group: str = "train") -> Callable[[F], F]: ...
-def hook(function: Any = None, *, batch: bool = True, group: str = "train") -> Any:
+def hook(*, batch: bool = True, group: str = "train", updates: bool = True) -> Callable[[F], F]: ...
+def hook(function: Any = None, *, batch: bool = True, group: str = "train", updates: bool = True) -> Any:
     """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`."""
 
     def mark(method: Any) -> Any:
-        method.__hook__ = HookInfo(batch, group)
+        method.__hook__ = HookInfo(batch, group, updates)
         return method
 
     return mark if function is None else mark(function)
@@ -63,8 +63,6 @@ def hook(function: Any = None, *, batch: bool = True, group: str = "train") -> A
 
 class Workflow(nn.Module):
     """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
-
-    is_compilable: ClassVar[bool] = True  # False: updates loop over time, which is too long for torch's compiler
 
     @abstractmethod
     def initialize(self, context: WorkflowContext) -> None:

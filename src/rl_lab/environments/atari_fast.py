@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_lab.core import (
+    Actions,
     Box,
     ConfigError,
     Discrete,
@@ -95,7 +96,7 @@ class AtariFastEnv(VectorEnv):
         self._forget(pictures, self._age)
         return self._to_tensor(pictures)
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy; one that ends its episode is reset within the same call."""
         pictures, rewards, terminated, truncated, info = self._games.step(self._to_array(actions))
         truncated &= ~terminated
@@ -137,9 +138,10 @@ class AtariFastEnv(VectorEnv):
             first = self._frame_stack - 1 - age[row]
             pictures[row, :first] = pictures[row, first]
 
-    def _to_array(self, actions: Tensor) -> Array:
-        array: Array = actions.detach().cpu().numpy()
+    def _to_array(self, actions: Actions) -> Array:
         assert isinstance(self.spec.action, Discrete)
+        assert isinstance(actions, Tensor)
+        array: Array = actions.detach().cpu().numpy()
         if array.shape != (self.num_envs,):
             raise ValueError(f"actions for {self.spec.id!r} have shape {array.shape} instead of {(self.num_envs,)}")
         if array.min() < 0 or array.max() >= self.spec.action.n:  # the emulator would not notice

@@ -1,9 +1,10 @@
 """Any gymnasium environment as a vector environment of the lab, in this process or in workers.
 
 Observations: numbers become float32, images uint8 [C, H, W], Discrete a float32 one-hot, a Dict or Tuple a dict of
-tensors with `action_mask` as bool (`hosting.codec`). Actions outside the bounds of a Box are clipped to them before
-the step (`hosting.actions`). The state of a running episode is its layers' own, or its random state and its actions
-(`hosting.member`). What a name stands for is decided in `hosting.registry`.
+tensors with `action_mask` as bool (`hosting.codec`). Actions: a dict where a space mixes choices and numbers; outside
+the bounds of a Box they are clipped to them before the step (`hosting.actions`). The state of a running episode is its
+layers' own, or its random state and its actions (`hosting.member`). What a name stands for is decided in
+`hosting.registry`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import (
+    Actions,
     Box,
     ConfigError,
     Discrete,
     EnvironmentFault,
     EnvSpec,
+    Leaf,
     MultiDiscrete,
     Observation,
     Space,
@@ -29,7 +32,14 @@ from rl_lab.core import (
     VectorEnv,
     unknown_name,
 )
-from rl_lab.environments.hosting.actions import ActionCodec, BoxAction, DiscreteAction, action_codec
+from rl_lab.environments.hosting.actions import (
+    ActionCodec,
+    BoxAction,
+    DiscreteAction,
+    MixedAction,
+    PlainAction,
+    action_codec,
+)
 from rl_lab.environments.hosting.backend import Backend, SyncBackend
 from rl_lab.environments.hosting.codec import (
     OBSERVATION,
@@ -101,7 +111,6 @@ class GymnasiumEnv(VectorEnv):
         self._info_keys = tuple(dict.fromkeys(info_keys))
         recipe = find_recipe(name, env_kwargs or {}, build_wrappers(wrappers))
         self._blueprint, self.spec = _survey(recipe, exact_resume, rescale_actions, self._info_keys)
-        self._action_shape = (num_envs, *self._blueprint.action.shape)
         self._steps = 0  # vector steps since `reset`, for error messages
         try:
             self._backend: Backend = (
@@ -121,7 +130,7 @@ class GymnasiumEnv(VectorEnv):
         except MemberFault as fault:
             raise self._fault(fault) from fault
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy; one that ends its episode is reset within the same call."""
         self._steps += 1
         try:
@@ -164,16 +173,27 @@ class GymnasiumEnv(VectorEnv):
         """Free processes, windows and memory."""
         self._backend.close()
 
-    def _to_array(self, actions: Tensor) -> Array:
+    def _to_array(self, actions: Actions) -> Array:
+        codec = self._blueprint.action
+        if not isinstance(codec, MixedAction):
+            return self._checked(actions, codec, self.spec.id)
+        if not isinstance(actions, dict) or actions.keys() != codec.parts.keys():
+            found = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
+            raise ValueError(f"actions for {self.spec.id!r} are {found} instead of a dict of {sorted(codec.parts)}")
+        parts = codec.parts.items()
+        return codec.join({name: self._checked(actions[name], part, f"{self.spec.id}: {name}") for name, part in parts})
+
+    def _checked(self, actions: Actions, codec: PlainAction, name: str) -> Array:
+        """Return actions of one kind as the codec takes them."""
+        if not isinstance(actions, Tensor):
+            raise ValueError(f"actions for {name!r} are a {type(actions).__name__} instead of one tensor")
         array: Array = actions.detach().numpy() if self._is_on_cpu else actions.detach().cpu().numpy()
-        if array.shape != self._action_shape:
-            raise ValueError(f"actions for {self.spec.id!r} have shape {array.shape} instead of {self._action_shape}")
-        if array.dtype != self._blueprint.action.dtype:
-            array = array.astype(self._blueprint.action.dtype)
+        if array.shape != (wanted := (self.num_envs, *codec.shape)):
+            raise ValueError(f"actions for {name!r} have shape {array.shape} instead of {wanted}")
+        if array.dtype != codec.dtype:
+            array = array.astype(codec.dtype)
         if not is_finite(array):
-            raise EnvironmentFault(
-                f"environment {self.spec.id!r} was given NaN or infinity as action: {array.tolist()}"
-            )
+            raise EnvironmentFault(f"environment {name!r} was given NaN or infinity as action: {array.tolist()}")
         return array
 
     def _to_observation(self, arrays: Arrays) -> Observation:
@@ -236,7 +256,13 @@ def _observation_space(codec: ObservationCodec) -> Space:
     return leaves if codec.is_dict else leaves[OBSERVATION]
 
 
-def _action_space(codec: ActionCodec) -> Discrete | MultiDiscrete | Box:
+def _action_space(codec: ActionCodec) -> Space:
+    if isinstance(codec, MixedAction):
+        return {name: _action_leaf(part) for name, part in codec.parts.items()}
+    return _action_leaf(codec)
+
+
+def _action_leaf(codec: PlainAction) -> Leaf:
     if isinstance(codec, DiscreteAction):
         return Discrete(codec.n)
     if isinstance(codec, BoxAction):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rl_lab.core import Box, ConfigError, EnvSpec, Step, unknown_name
+from rl_lab.core import Actions, Box, ConfigError, EnvSpec, Step, unknown_name
 from rl_lab.environments.tensor_env import Dynamics, TensorEnv
 
 GOALS = ((5.0, 0.0), (-5.0, 0.0), (0.0, 5.0), (0.0, -5.0))
@@ -48,12 +48,13 @@ class MultiGoal(TensorEnv):
         self._tasks = {name: _indices(f"tasks.{name}", goals) for name, goals in (tasks or {}).items()}
         self._reports = report_goals
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy and report the rewards of the tasks and the goals, where asked to."""
         step = super().step(actions)
         if not self._tasks and not self._reports:
             return step
         assert isinstance(step.final_observations, Tensor)
+        assert isinstance(actions, Tensor)
         distances = self._squared_distances(step.final_observations)
         infos = {name: self._reward(distances[:, goals], actions) for name, goals in self._tasks.items()}
         if self._reports:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_lab.core import Box, ConfigError, EnvSpec, Observation, Step
+from rl_lab.core import Actions, Box, ConfigError, EnvSpec, Observation, Step
 from rl_lab.environments.tensor_env import Dynamics, TensorEnv
 
 BOUND = 1.0  # the world is a square or a cube of twice this side
@@ -52,7 +52,7 @@ class Reach(TensorEnv):
         action = Box((dims,), low=-1.0, high=1.0)
         super().__init__(EnvSpec(f"tensor/Reach-{dims}d", observation, action, max_episode_steps), num_envs, device)
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy and report which of them are at their goal."""
         step = super().step(actions)
         return step._replace(infos={"is_success": (step.rewards == REACHED).float()})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl_lab.core import (
+    Actions,
     ConfigError,
     EnvironmentFault,
     EnvSpec,
@@ -41,8 +43,11 @@ class TensorEnv(VectorEnv):
         """Return a first state for every copy, drawn from the environment's own generator."""
 
     @abstractmethod
-    def _advance(self, state: Dynamics, actions: Tensor) -> tuple[Dynamics, Tensor, Tensor]:
-        """Return the next state, rewards [N] and terminated [N]. Never writes into `state`."""
+    def _advance(self, state: Dynamics, actions: Any) -> tuple[Dynamics, Tensor, Tensor]:
+        """Return the next state, rewards [N] and terminated [N] of actions as the spec has them.
+
+        Never writes into `state`.
+        """
 
     @abstractmethod
     def _observe(self, state: Dynamics) -> Observation:
@@ -60,7 +65,7 @@ class TensorEnv(VectorEnv):
         self._state = {**self._initial(), "elapsed": zeros, "episode": zeros}
         return self._observe(self._state)
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy; one that ends its episode is reset within the same call."""
         before = self._state
         after, rewards, terminated = self._advance(before, actions)

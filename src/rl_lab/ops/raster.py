@@ -1,6 +1,8 @@
-"""Drawing by tensor operations: heat maps with contour lines and dots, as [H, W, 3] uint8."""
+"""Drawing by tensor operations: heat maps with contour lines and dots, curves, panels; as [..., H, W, 3] uint8."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +12,9 @@ COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231,
 DOT_COLOUR = (255, 80, 60)
 LINE_SHADE = 0.6  # of the colour below a contour line
 GAP = 4  # white pixels between two panels
+FRAME = 2  # pixels of a coloured frame
+MARK_SHADE = 200  # of a vertical line
+Colour = tuple[int, int, int]
 
 
 def unit_grid(size: int) -> Tensor:
@@ -41,9 +46,44 @@ def with_dots(pixels: Tensor, points: Tensor, radius: float = 1.5) -> Tensor:
 
 
 def side_by_side(panels: list[Tensor]) -> Tensor:
-    """Return panels [H, W, 3] as one picture, with white between them."""
+    """Return panels [..., H, W, 3] as one picture, with white between them."""
     spaced = [F.pad(panel, (0, 0, 0, GAP), value=255) for panel in panels[:-1]]
-    return torch.cat([*spaced, panels[-1]], 1)
+    return torch.cat([*spaced, panels[-1]], -2)
+
+
+def above_each_other(panels: list[Tensor]) -> Tensor:
+    """Return panels [..., H, W, 3] as one picture, the first on top, with white between them."""
+    return side_by_side([panel.transpose(-3, -2) for panel in panels]).transpose(-3, -2)
+
+
+def framed(pixels: Tensor, colour: Colour) -> Tensor:
+    """Return pixels [..., H, W, 3] within a frame."""
+    *lead, height, width, _ = pixels.shape
+    shape = (*lead, height + 2 * FRAME, width + 2 * FRAME, 3)
+    frame = torch.tensor(colour, dtype=torch.uint8, device=pixels.device).expand(shape).clone()
+    frame[..., FRAME:-FRAME, FRAME:-FRAME, :] = pixels
+    return frame
+
+
+def curves(lines: Tensor, colours: Sequence[Colour], *, height: int, width: int, mark: float) -> Tensor:
+    """Return lines [L, T >= 2] over time as a picture, later ones on top, with a vertical line at the time `mark`.
+
+    The lowest and the highest number are at its edges; what is not a number is not drawn.
+    """
+    is_number = lines.isfinite()
+    low, high = lines[is_number].aminmax() if is_number.any() else (lines.new_zeros(()), lines.new_ones(()))
+    rows = (height - 1) * (high - lines) / (high - low).clamp_min(1e-12)  # [L, T]
+    pixels = torch.full((height, width, 3), 255, dtype=torch.uint8, device=lines.device)
+    pixels[:, round(mark / (lines.shape[1] - 1) * (width - 1))] = MARK_SHADE
+    place = torch.linspace(0.0, lines.shape[1] - 1, width + 1, device=lines.device)  # the edges of pixels
+    below = place.floor().clamp_max(lines.shape[1] - 2).long()
+    edges = torch.lerp(rows[:, below], rows[:, below + 1], place - below)  # [L, width + 1]
+    upper, lower = torch.minimum(edges[:, :-1], edges[:, 1:]), torch.maximum(edges[:, :-1], edges[:, 1:])
+    across = torch.arange(height, device=lines.device).unsqueeze(-1)
+    for index, colour in enumerate(colours):
+        is_line = (across >= upper[index] - 0.5) & (across <= lower[index] + 0.5)  # [height, width]
+        pixels[is_line] = torch.tensor(colour, dtype=torch.uint8, device=lines.device)
+    return pixels
 
 
 def _coloured(share: Tensor) -> Tensor:

@@ -91,6 +91,14 @@ def n_step_returns(
     return returns
 
 
+def discounted_n_step_returns(rewards: Tensor, next_values: Tensor, discounts: Tensor, *, n: int) -> Tensor:
+    """Return `G_t = r_t + d_t (r_{t+1} + ... + d_{t+n-1} v'_{t+n-1})`, a discount per step, cut short where T ends."""
+    returns = last = rewards + discounts * next_values
+    for _ in range(min(n, len(rewards)) - 1):  # each turn looks one step further ahead
+        returns = torch.cat([rewards[:-1] + discounts[:-1] * returns[1:], last[-1:]])
+    return returns
+
+
 def vtrace(
     log_ratios: Tensor,
     rewards: Tensor,

@@ -23,7 +23,7 @@ def two_hot_loss(logits: Tensor, targets: Tensor, bins: Tensor) -> Tensor:
     Only two log-probabilities per target are read, no one-hot is made.
     """
     inside = targets.clamp(bins[0], bins[-1])
-    above = torch.searchsorted(bins, inside.contiguous()).clamp(1, len(bins) - 1)
+    above = torch.bucketize(inside.contiguous(), bins).clamp(1, len(bins) - 1)
     low, high = bins[above - 1], bins[above]
     share = (inside - low) / (high - low)  # of the upper neighbour
     log_probs = logits - logits.logsumexp(-1, keepdim=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -130,6 +130,41 @@ class MultiOneHot(WorldDistribution):
     def _shaped(self, noise: Tensor) -> Tensor:
         drawn = zip(self.parts, noise.split(self.nvec, -1), strict=True)
         return torch.cat([part.sample(own) for part, own in drawn], -1)
+
+
+class Joint(WorldDistribution):
+    """Independent distributions side by side: their actions and their noise one after the other.
+
+    Args:
+        parts: Of actions with the same leading dimensions.
+    """
+
+    def __init__(self, *parts: WorldDistribution) -> None:
+        self.parts, self.sizes = parts, [part.shape[-1] for part in parts]
+        self.shape, self.device = torch.Size((*parts[0].shape[:-1], sum(self.sizes))), parts[0].device
+
+    def noise(self, shape: tuple[int, ...], device: torch.device) -> Tensor:  # type: ignore[override]
+        """Draw that of every part."""
+        drawn = zip(self.parts, self.sizes, strict=True)
+        return torch.cat([part.noise((*shape[:-1], size), device) for part, size in drawn], -1)
+
+    def mode(self) -> Tensor:
+        """Return the most likely action of every part."""
+        return torch.cat([part.mode() for part in self.parts], -1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the sum of the parts' log-probabilities."""
+        return torch.stack([part.log_prob(own) for part, own in self._shared_out(actions)]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """Return the sum of the parts' entropies."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def _shaped(self, noise: Tensor) -> Tensor:
+        return torch.cat([part.sample(own) for part, own in self._shared_out(noise)], -1)
+
+    def _shared_out(self, values: Tensor) -> Iterator[tuple[WorldDistribution, Tensor]]:
+        return zip(self.parts, values.split(self.sizes, -1), strict=True)
 
 
 class BoundedNormal(WorldDistribution):

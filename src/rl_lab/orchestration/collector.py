@@ -27,6 +27,7 @@ from rl_lab.core.workflow import Actions, CollectResult, Extras, Workflow
 from rl_lab.orchestration.blame import Blame, ShapeCheck
 from rl_lab.orchestration.episodes import EpisodeStatistics
 from rl_lab.orchestration.overlap import BackgroundEnv
+from rl_lab.tracking.tracker import NotFiniteError
 
 Overlap = Literal["strict"]
 Timer = Callable[[str], Any]  # Tracker.timer
@@ -48,6 +49,7 @@ class Collector:
         self._is_first = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         self._carry: Any = None
         self._pending: tuple[Actions, Extras] | None = None  # of the step that is on its way, from `_obs` on
+        self._chosen: Any = None  # the newest actions, to tell who is to blame
         self._blame, self._check, self._is_unchecked = Blame(env), ShapeCheck(env), True
         self._inference = torch.inference_mode()
 
@@ -61,10 +63,14 @@ class Collector:
             self._check.observations(self._obs)
             self._carry = workflow.initial_carry(self.env.num_envs)
         rows: list[Trajectory] = []
-        for index in range(vector_steps):
-            rows.append(self._step(workflow, env_steps + index * self.env.num_envs))
-            if should_stop():
-                break
+        try:
+            for index in range(vector_steps):
+                rows.append(self._step(workflow, env_steps + index * self.env.num_envs))
+                if should_stop():
+                    break
+        except EnvironmentFault:
+            _reject_actions(self._chosen)
+            raise
         trajectory = _stacked(rows)
         self._reject_not_finite(trajectory, env_steps)
         done = trajectory["terminated"] | trajectory["truncated"]
@@ -110,6 +116,7 @@ class Collector:
             raise ValueError(
                 f"{type(workflow).__name__}.act returned extras that the collector records itself: {clash}"
             )
+        self._chosen = actions
         return actions, extras
 
     def _record(self, actions: Actions, extras: Extras, step: Step) -> Trajectory:
@@ -138,6 +145,7 @@ class Collector:
             part = trajectory[key]
             for path, leaf in ((key, part),) if isinstance(part, Tensor) else tree_leaves(part, key):
                 if not _is_finite(leaf):
+                    _reject_actions(trajectory["actions"])
                     where = (~torch.isfinite(leaf)).nonzero()[0].tolist()
                     raise EnvironmentFault(
                         f"environment {self.env.spec.id!r} returned NaN or infinity in {path}: copy {where[1]}, "
@@ -187,6 +195,12 @@ class Collector:
             self._pending = pending["actions"], pending["extras"]
             self._background.restore(Step(**pending["step"]))
         self._episodes.set_state(state["episodes"])
+
+
+def _reject_actions(actions: Any) -> None:
+    """Raise NotFiniteError where an environment failed because the policy did."""
+    if actions is not None and not all(_is_finite(leaf) for _, leaf in tree_leaves(actions)):
+        raise NotFiniteError("an action is NaN or infinite")
 
 
 def _is_finite(leaf: Tensor) -> bool:

@@ -14,12 +14,8 @@ NAMED = 3  # tensors that an error names
 
 def load_weights(workflow: Workflow, weights: Mapping[str, Tensor]) -> None:
     """Take all weights of a checkpoint; both must have the same ones."""
-    try:
-        workflow.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the checkpoint's networks do not fit this config: {' '.join(str(error).split())}"
-        ) from None
+    _reject_differences(workflow.state_dict(), weights, "the checkpoint's networks do not fit this config")
+    workflow.load_state_dict(weights)
 
 
 def load_parts(workflow: Workflow, weights: Mapping[str, Tensor], parts: Sequence[str]) -> None:
@@ -31,17 +27,19 @@ def load_parts(workflow: Workflow, weights: Mapping[str, Tensor], parts: Sequenc
         if not own:
             names = dict.fromkeys(name.split(".")[0] for name in here)
             raise ConfigError(unknown_name("training.resume_parts", part, names))
-        if wrong := list(_differences(own, given)):
-            more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-            raise CheckpointError(
-                f"training.resume_parts: {part!r} of the checkpoint does not fit: {'; '.join(wrong[:NAMED])}{more}"
-            )
+        _reject_differences(own, given, f"training.resume_parts: {part!r} of the checkpoint does not fit")
         taken |= given
     workflow.load_state_dict(taken, strict=False)
 
 
 def _of_part(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in weights.items() if name.startswith(f"{part}.")}
+
+
+def _reject_differences(here: Mapping[str, Tensor], there: Mapping[str, Tensor], what: str) -> None:
+    if wrong := list(_differences(here, there)):
+        more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+        raise CheckpointError(f"{what}: {'; '.join(wrong[:NAMED])}{more}")
 
 
 def _differences(here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> Iterator[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import CheckpointError, LabError
 from rl_lab.core.phase import COLLECT, EVALUATE, Phase
-from rl_lab.core.seeding import global_rng_state, set_global_rng_state
+from rl_lab.core.seeding import global_rng_state, isolated_rng, set_global_rng_state
 from rl_lab.core.workflow import CollectResult, Update, Workflow
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
+from rl_lab.orchestration.finite_guard import CheckFinite, FiniteGuard
 from rl_lab.orchestration.hand_off import load_parts, load_weights
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
@@ -39,11 +43,13 @@ class Orchestrator:
         checkpoints: CheckpointStore,
         cadence: CheckpointCadence,
         static: StaticSteps | None = None,
+        check_finite: CheckFinite = "rows",
     ) -> None:
         self.workflow, self.context, self.scheduler = workflow, context, scheduler
         self.collector, self.evaluator = collector, evaluator
         self.tracker, self.checkpoints, self.cadence = tracker, checkpoints, cadence
         self.static = static or StaticSteps()
+        self._guard = FiniteGuard(workflow, context, tracker, checkpoints, check_finite)
         self.counters = context.counters
         self.stop = StopRequest()
         self._hooks = workflow.hooks()
@@ -56,20 +62,24 @@ class Orchestrator:
         """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
         self.tracker.open(self.scheduler.total_timesteps, self.counters)
         try:
-            if self._starts_elsewhere:  # what was taken from another run must not be lost before the first checkpoint
-                self.save()
-            with stop_on_signals(self.stop):
-                while (action := self.scheduler.next_action()) is not None:
-                    self._perform(action)
-                    self._save_if_due()
-            if not self._is_saved:
-                self.save(is_final=True)
-            self.tracker.flush(self.counters, self.scheduler.current_phase().name, self._gauges)
+            with self._guard, np.errstate(over="ignore", invalid="ignore"):  # the guard looks at what comes of it
+                self._run()
         except LabError as error:
             self.tracker.event("failed", reason=str(error), step=self.counters.env_steps)
             raise
         finally:
             self.tracker.close()
+
+    def _run(self) -> None:
+        if self._starts_elsewhere:  # what was taken from another run must not be lost before the first checkpoint
+            self.save()
+        with stop_on_signals(self.stop):
+            while (action := self.scheduler.next_action()) is not None:
+                self._perform(action)
+                self._save_if_due()
+        if not self._is_saved:
+            self.save(is_final=True)
+        self.tracker.flush(self.counters, self.scheduler.current_phase().name, self._gauges)
 
     def _save_if_due(self) -> None:
         if self.stop.signal is not None:
@@ -87,8 +97,10 @@ class Orchestrator:
             self._collect(action, phase)
         elif action.hook == EVALUATE:
             self._evaluate(action, phase)
-        else:
+        elif self._hooks[action.hook].is_update:
             self._update(action, phase)
+        else:
+            self._look(action, phase)
         self._is_saved = False
 
     def _write_due(self, action: Action, phase: Phase) -> None:
@@ -127,6 +139,7 @@ class Orchestrator:
 
     def _evaluate(self, action: Action, phase: Phase) -> None:
         best = self.evaluator.best
+        self.tracker.check_finite()
         self.collector.settle()  # evaluation runs on global streams of its own
         with self.tracker.timer("evaluate"):
             metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps, should_stop=self.stop)
@@ -140,33 +153,61 @@ class Orchestrator:
 
     def _update(self, action: Action, phase: Phase) -> None:
         hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
+        is_rollout = False
         if not info.needs_batch:
             self.collector.settle()  # such a hook may borrow the random streams, as an evaluation does
+            self._guard.begin(action.hook, phase)
             with self.tracker.timer("update"):
                 update = hook(phase=phase)
         else:
             buffer = self.context.buffers[phase.buffer or ""]
+            is_rollout = buffer.is_on_policy
             if not buffer.is_ready():
                 self._skip(action, phase)
                 return
             with self.tracker.timer("update"):
-                update = hook(buffer.sample(), phase=phase)
+                batch = buffer.sample()
+                self._guard.begin(action.hook, phase, batch)
+                update = hook(batch, phase=phase)
                 if isinstance(update, Update):
                     buffer.write_back(update.write_back)
         self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
         self.scheduler.advance(action, updates=1)
+        self._guard.end(is_rollout=is_rollout)
+        self._write_due(action, phase)
+
+    def _look(self, action: Action, phase: Phase) -> None:
+        """Run a hook that changes nothing: on random streams of its own, with a row and a seed as an evaluation has."""
+        hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
+        buffer = self.context.buffers[phase.buffer or ""] if info.needs_batch else None
+        if buffer is None or buffer.is_ready():
+            seed = self.context.rng.seed(action.hook, self.counters.env_steps, self.counters.updates)
+            was_training = self.workflow.training
+            self.tracker.check_finite()
+            self.workflow.eval()
+            self.collector.settle()
+            with self.tracker.timer("evaluate"), isolated_rng(seed), torch.no_grad():
+                metrics = hook(phase=phase) if buffer is None else hook(buffer.peek(seed), phase=phase)
+            self.workflow.train(was_training)
+            self.tracker.write(info.group, metrics, self.counters, phase.name)
+        elif phase.type != "online":
+            raise LabError(f"phase {phase.name!r}: {action.hook} finds nothing in buffer {phase.buffer!r}")
+        self.scheduler.advance(action)
         self._write_due(action, phase)
 
     def _skip(self, action: Action, phase: Phase) -> None:
         if phase.type == "offline":
+            holds = self.context.buffers[phase.buffer or ""].statistics().items()
             raise LabError(
-                f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects"
+                f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects "
+                f"({', '.join(f'{key}: {value:g}' for key, value in holds)})"
             )
         self.scheduler.advance(action, skipped=1)
         self._write_due(action, phase)
 
     def save(self, *, is_final: bool = False) -> None:
         """Write a checkpoint. One that cannot be written is reported and training goes on, except at the end."""
+        self._guard.check()
         score, self._new_best = self._new_best, None
         self.cadence.mark(self.counters)
         phase = self.scheduler.current_phase().name

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rl_lab.core.environment import Observation, State, Step, VectorEnv
+from rl_lab.core.environment import Actions, Observation, State, Step, VectorEnv
 from rl_lab.core.trees import tree_leaves
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class BackgroundEnv(VectorEnv):
         self._end_thread = weakref.finalize(self, _end, self._calls, thread)
         thread.start()
 
-    def start(self, actions: Tensor) -> None:
+    def start(self, actions: Actions) -> None:
         """Begin a step; `finish` returns its outcome."""
         assert self._pending is None, "the step before has not been finished"
         self._pending = self._ask(lambda: self._env.step(actions))
@@ -105,7 +105,7 @@ class BackgroundEnv(VectorEnv):
         self._pending = None
         return self._ask(lambda: self._env.reset(seed)).result()
 
-    def step(self, actions: Tensor) -> Step:
+    def step(self, actions: Actions) -> Step:
         """Step every copy and wait for it."""
         self.start(actions)
         return self.finish()

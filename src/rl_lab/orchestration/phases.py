@@ -116,7 +116,8 @@ def _hook_calls(
     name: str, given: Sequence[Any] | None, phase_type: PhaseType | None, hooks: Mapping[str, HookInfo]
 ) -> tuple[HookCall, ...]:
     if not given:
-        defaults = {"online": [COLLECT, *hooks], "offline": [*hooks], "eval_only": [EVALUATE]}
+        updates = [hook for hook, info in hooks.items() if info.is_update]
+        defaults = {"online": [COLLECT, *updates], "offline": updates, "eval_only": [EVALUATE]}
         if phase_type is None:
             raise ConfigError(
                 f"phase {name!r} lists no workflow_hooks (choices: {', '.join([*BUILT_IN_HOOKS, *hooks])})"
@@ -145,7 +146,7 @@ def _hook_call(name: str, entry: Any, hooks: Mapping[str, HookInfo]) -> HookCall
         raise ConfigError(
             f"hook {label} takes {'no clock' if hook == COLLECT else 'one clock'}, not {', '.join(clocks)}"
         )
-    return HookCall(hook, **options)
+    return HookCall(hook, **options, only_looks=hook in hooks and not hooks[hook].is_update)
 
 
 def _checked_type(name: str, given: PhaseType | None, calls: Sequence[HookCall]) -> PhaseType:
@@ -165,7 +166,7 @@ def _buffer(
         if given not in buffers:
             raise ConfigError(unknown_name(f"buffer of phase {name!r}", given, buffers))
         return str(given)
-    needs_one = any(call.name == COLLECT or (call.is_update and hooks[call.name].needs_batch) for call in calls)
+    needs_one = any(call.name == COLLECT or (call.name in hooks and hooks[call.name].needs_batch) for call in calls)
     if not needs_one:
         return None
     if len(buffers) != 1:

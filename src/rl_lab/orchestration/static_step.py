@@ -1,7 +1,9 @@
 """How a workflow's update functions run: eager, compiled as one graph, or captured as one CUDA graph.
 
 A static function takes and returns trees of tensors of fixed shapes, never waits for the device, and changes parameters
-and optimiser state in place. How it runs is part of the run: a checkpoint says it, and a resume keeps to it.
+and optimiser state in place. One with long loops over time is too much for a single compilation: it names the parts
+that are worth it, such as the steps of its loops, and those are compiled apart, also within a capture. How functions
+run is part of the run: a checkpoint says it, and a resume keeps to it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import shutil
 import sysconfig
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import shorten
@@ -28,22 +31,25 @@ F = TypeVar("F", bound=StaticFunction)
 
 WARM_UP_CALLS = 3  # eager calls before a capture, which let libraries allocate what they need
 FEW_UPDATES = 20_000  # a compilation takes about 20 s and saves about 1 to 3 ms per update on two cores
+MOST_GRAPHS = 64  # of one function: parts of many shapes, with and without gradients
+CHATTER = (  # of torch's compiler, about what is meant to be so
+    "The .grad attribute of a Tensor that is not a leaf",
+    "\\s*Online softmax is disabled",
+    "TensorFloat32 tensor cores",
+)
 MESSAGE_WIDTH = 300  # characters of a compiler's complaint
 
 
-def choose_execution(name: str, device: torch.device, *, num_updates: float, is_compilable: bool) -> Execution:
+def choose_execution(name: str, device: torch.device, *, num_updates: float) -> Execution:
     """Return what `experiment.compile` means here; `auto` compiles on a CPU when that pays, and captures on a GPU."""
     if name == "auto":
         if device.type == "cuda":
             return "captured"
-        return "compiled" if num_updates >= FEW_UPDATES and is_compilable and missing_compiler() is None else "eager"
+        return "compiled" if num_updates >= FEW_UPDATES and missing_compiler() is None else "eager"
     if name == "captured" and device.type != "cuda":
         raise ConfigError("experiment.compile: captured needs a GPU (choices: auto, eager, compiled)")
-    if name == "compiled":
-        if not is_compilable:
-            raise ConfigError("experiment.compile: compiled needs optimizers Adam or AdamW (choices: auto, eager)")
-        if (lacking := missing_compiler()) is not None:
-            raise ConfigError(f"experiment.compile: compiled needs {lacking} (choices: auto, eager)")
+    if name == "compiled" and (lacking := missing_compiler()) is not None:
+        raise ConfigError(f"experiment.compile: compiled needs {lacking} (choices: auto, eager)")
     return name  # type: ignore[return-value]
 
 
@@ -84,20 +90,29 @@ class StaticSteps:
     Args:
         execution: How they run.
         may_fall_back: Whether functions that cannot be compiled run eager, with a warning; else that is an error.
+        autocast: Makes the precision of matrix products; None: it is that of the parameters.
     """
 
-    def __init__(self, execution: Execution = "eager", *, may_fall_back: bool = False) -> None:
+    def __init__(
+        self,
+        execution: Execution = "eager",
+        *,
+        may_fall_back: bool = False,
+        autocast: Callable[[], torch.autocast] | None = None,
+    ) -> None:
         self.execution: Execution = execution
         self.warn: Callable[..., None] = _say_nothing  # gets a `message` of one line
-        self.num_functions = 0
+        self.num_functions = self.num_parts = 0
         self.first_call_s = 0.0  # what compiling or capturing took
-        self._may_fall_back = may_fall_back
+        self._may_fall_back, self._autocast = may_fall_back, autocast
         self._has_compiled = False
+        self._fuses: bool | None = None  # whether parts are compiled; None: no part was called yet
 
     def __call__(self, function: F) -> F:
         """Return a function that does the same; how is decided at its first call, after any restore."""
         self.num_functions += 1
-        ready: StaticFunction = function
+        given = self._in_precision(function)
+        ready: StaticFunction = given
         way: Execution | None = None  # that `ready` runs; the run's own may change when another cannot be compiled
 
         def run(*args: Tree) -> Tree:
@@ -105,19 +120,57 @@ class StaticSteps:
             if way == self.execution:
                 return ready(*args)
             started = time.perf_counter()
-            ready, result = self._first_call(function, args)
+            ready, result = self._first_call(given, args)
             way = self.execution
             self.first_call_s += time.perf_counter() - started
             return result
 
         return run  # type: ignore[return-value]
 
+    def _in_precision(self, function: StaticFunction) -> StaticFunction:
+        """Return the function with matrix products in the run's precision."""
+        if (autocast := self._autocast) is None:
+            return function
+
+        def run(*args: Tree) -> Tree:
+            with autocast():
+                return function(*args)
+
+        return run
+
+    def fuse(self, function: F) -> F:
+        """Return a part of static functions that is compiled apart, where anything is; they are not compiled whole."""
+        self.num_parts += 1
+        compiled: StaticFunction | None = None
+
+        def run(*args: Tree) -> Tree:
+            nonlocal compiled
+            if self.execution == "eager" or not self._can_fuse():
+                return function(*args)
+            compiled = compiled or self._compile(function)
+            try:
+                return compiled(*args)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self._give_up(error)
+                return function(*args)
+
+        return run  # type: ignore[return-value]
+
+    def _can_fuse(self) -> bool:
+        """Return whether parts are compiled; a captured run of a machine without a compiler does without."""
+        if self._fuses is None:
+            lacking = missing_compiler()
+            if lacking is not None:
+                self.warn(message=f"parts of updates are not compiled: {lacking} is missing")
+            self._fuses = lacking is None
+        return self._fuses
+
     def _first_call(self, function: StaticFunction, args: tuple[Tree, ...]) -> tuple[StaticFunction, Tree]:
         """Return the function as it will run, and what it returned."""
         if self.execution == "captured":
             captured = CapturedFunction(function)
             return captured, captured(*args)
-        if self.execution == "compiled":
+        if self.execution == "compiled" and not self.num_parts:
             try:
                 compiled = self._compile(function)
                 return compiled, compiled(*args)
@@ -130,23 +183,27 @@ class StaticSteps:
             if (problem := keep_compiled()) is not None:
                 self.warn(message=problem)
             torch._dynamo.reset()  # earlier runs of this process count towards its limit of graphs
+            for message in CHATTER:
+                warnings.filterwarnings("ignore", message)
             self._has_compiled = True
         torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
         torch._inductor.config.fallback_random = True  # draw as eager code does
         torch._inductor.config.size_asserts = False  # shapes never change: 5 % of a small update
+        torch._dynamo.config.recompile_limit = MOST_GRAPHS
         return torch.compile(function, fullgraph=True, dynamic=False)
 
     def _give_up(self, error: Exception) -> None:
         """Run everything eager from now on, or raise where compiled was asked for."""
         said = shorten(f"{type(error).__name__}: {error}", MESSAGE_WIDTH)
         if not self._may_fall_back:
-            raise LabError(f"experiment.compile: compiled failed (choices: auto, eager): {said}") from error
+            raise LabError(f"experiment.compile: compiling failed (choices: auto, eager): {said}") from error
+        self._fuses = False
         self.execution = "eager"
         self.warn(message=f"updates run eager, they could not be compiled: {said}")
 
     def get_state(self) -> dict[str, Any]:
-        """Return how the functions run."""
-        return {"execution": self.execution}
+        """Return how the functions run, and whether parts of them are compiled."""
+        return {"execution": self.execution, "fuses": self._fuses is True}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Run them as the checkpoint's run did: only that is exact."""
@@ -155,9 +212,10 @@ class StaticSteps:
             raise CheckpointError(
                 f"the checkpoint's updates ran captured, which experiment.compile={self.execution} does not"
             )
-        if execution == "compiled" and (lacking := missing_compiler()) is not None:
+        fuses = state.get("fuses", False)  # captured runs of early checkpoints compiled nothing
+        if (execution == "compiled" or fuses) and (lacking := missing_compiler()) is not None:
             raise CheckpointError(f"the checkpoint's updates ran compiled, but {lacking} is missing")
-        self.execution, self._may_fall_back = execution, False
+        self.execution, self._fuses, self._may_fall_back = execution, fuses, False
 
 
 class CapturedFunction:
@@ -177,31 +235,36 @@ class CapturedFunction:
     def __call__(self, *args: Tree) -> Tree:
         """Return what the function returns."""
         self._calls += 1
+        self._take(args)
         if self._calls <= WARM_UP_CALLS:
-            return self._warm_up(args)
-        if self._inputs is None:
-            self._capture(args)
-        else:
-            for (path, held), (_, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
-                if held.shape != given.shape:
-                    raise LabError(
-                        f"captured updates need batches of one shape: {path} was {list(held.shape)} and is now "
-                        f"{list(given.shape)} (experiment.compile=eager takes both)"
-                    )
-                held.copy_(given, non_blocking=True)
+            return self._warm_up()
+        if self._calls == WARM_UP_CALLS + 1:
+            self._capture()
         self._graph.replay()
         return tree_map(Tensor.clone, self._outputs)
 
-    def _warm_up(self, args: tuple[Tree, ...]) -> Tree:
+    def _take(self, args: tuple[Tree, ...]) -> None:
+        """Copy the arguments to where the function reads them, from its first call on: what is compiled sees them."""
+        if self._calls == 1:
+            self._inputs = tree_map(Tensor.clone, args)
+            return
+        for (path, held), (_, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
+            if held.shape != given.shape:
+                raise LabError(
+                    f"captured updates need batches of one shape: {path} was {list(held.shape)} and is now "
+                    f"{list(given.shape)} (experiment.compile=eager takes both)"
+                )
+            held.copy_(given, non_blocking=True)
+
+    def _warm_up(self) -> Tree:
         """Run on a side stream, as a capture will."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            result = self._function(*args)
+            result = self._function(*self._inputs)
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def _capture(self, args: tuple[Tree, ...]) -> None:
-        self._inputs = tree_map(Tensor.clone, args)
+    def _capture(self) -> None:
         torch.cuda.synchronize()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):  # the environment may step in another
             self._outputs = self._function(*self._inputs)

@@ -17,7 +17,7 @@ Number = Tensor | float
 
 
 class Accumulators:
-    """Weighted means per key. Adding never waits for a device; `means` waits once."""
+    """Weighted means per key. Adding never waits for a device; `means` and `so_far` wait once."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[Number, Number]] = {}
@@ -38,10 +38,16 @@ class Accumulators:
             with torch.inference_mode(False), torch.no_grad():
                 torch._foreach_add_(sums, values)
 
+    def so_far(self) -> dict[str, float]:
+        """Return the means, in the order they came in, without those of weight 0; the sums are on the host then."""
+        sums = _to_floats(self._sums)
+        self._sums = dict(sums)
+        return {key: total / weight for key, (total, weight) in sums.items() if weight != 0.0}
+
     def means(self) -> dict[str, float]:
         """Return the means, sorted by key, without those of weight 0, and start anew."""
-        sums, self._sums = _to_floats(self._sums), {}
-        return {key: sums[key][0] / sums[key][1] for key in sorted(sums) if sums[key][1] != 0.0}
+        means, self._sums = self.so_far(), {}
+        return dict(sorted(means.items()))
 
     def get_state(self) -> dict[str, Any]:
         """Return the running sums."""

@@ -37,6 +37,7 @@ class RunDirectory:
         self.heartbeat_file = path / "heartbeat"
         self.lock_file = path / "lock"
         self.checkpoints = path / "checkpoints"
+        self.crash = path / "crash"
         self.media = path / "media"
         self.tb = path / "tb"
         self.code = path / "code"

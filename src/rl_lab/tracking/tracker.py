@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from rl_lab.core.clocks import Every
 from rl_lab.core.context import Counters
 from rl_lab.core.durable import reason
+from rl_lab.core.errors import LabError
 from rl_lab.core.metrics import Metrics
 from rl_lab.tracking.accumulators import Accumulators
 from rl_lab.tracking.jsonl import JsonLines, last_row, read_rows
@@ -27,6 +28,12 @@ from rl_lab.tracking.sinks import Row, Sink, numbers
 Gauges = Callable[[], Mapping[str, float]]  # `group/name` of what is true at this moment and is not a mean
 
 _PROGRESS_S = 0.25  # a person reads no faster
+_COLLECT = "collect/"  # what the environment says of itself, such as infos, is its own affair
+_NAMED = 3  # metrics that an error names
+
+
+class NotFiniteError(LabError):
+    """Something that a run learns from or by is NaN or infinite; the message names it."""
 
 
 class Tracker:
@@ -81,9 +88,23 @@ class Tracker:
             self.flush(counters, phase_name, gauges)
         return is_due
 
+    def running_means(self) -> dict[str, float]:
+        """Return the means since the last row, finite or not, in the order they came in; waits for the device."""
+        return self._sums.so_far()
+
+    def check_finite(self) -> None:
+        """Raise NotFiniteError when a running mean of the updates is not finite: one value that is not suffices."""
+        means = self.running_means()
+        wrong = [key for key in means if not isfinite(means[key]) and not key.startswith(_COLLECT)]
+        if wrong:
+            wrong.sort(key=lambda key: not key.endswith("_loss"))  # terms come before what is computed from them
+            more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+            raise NotFiniteError(", ".join(f"{key} is {means[key]}" for key in wrong[:_NAMED]) + more)
+
     def flush(self, counters: Counters, phase_name: str, gauges: Gauges = dict) -> None:
         """Write the running means now. At a run's end: after the last checkpoint, which a longer run goes on from."""
         with self.timer("log"):
+            self.check_finite()
             position = self._position(counters, phase_name)
             if self._sums:
                 self._write_row({**position, **self._sums.means(), **gauges()})

@@ -13,19 +13,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rl_lab.components.decisions import Decisions, action_mask
 from rl_lab.components.exploration import reject_long_warm_up
-from rl_lab.components.imagination import Dream, Outlook, imagine, outlook, refreshed, replay_returns
+from rl_lab.components.imagination import Dream, Imagination, Outlook, Replayed, outlook, refreshed, replay_returns
 from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
+from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale
+from rl_lab.components.returns import ReturnKind, return_computer
 from rl_lab.components.rssm import Latent
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import BATCH_KEYS, LATENT, WorldLoss, WorldModel
 from rl_lab.core import (
-    ACTION_MASK,
     Actions,
     Batch,
-    Box,
     Carry,
     ConfigError,
     Extras,
@@ -39,13 +40,17 @@ from rl_lab.core import (
 )
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 
+Behaviour = Literal["random", "sample", "noisy", "mode"]
+
 
 class Dreamer(Workflow):
-    """Dreamer for discrete and continuous actions; components: world_model, actor (WorldActor), critic (ScalarHead).
+    """Dreamer for any actions; components: world_model, actor (WorldActor), critic (ScalarHead).
 
     Args:
         gamma: Discount per env step; where the continuation has it folded in, only replayed values read it.
-        lam: Share of longer returns in lambda-returns.
+        returns: Of dreams: lambda, n_step or monte_carlo.
+        lam: Share of longer returns in lambda-returns, of replayed steps too.
+        n_step: Imagined steps of n-step returns.
         horizon: Steps of imagination.
         actor_gradient: dynamics (through the imagined steps) or reinforce.
         entropy_scale: Weight of the policy's entropy, in nats.
@@ -67,13 +72,13 @@ class Dreamer(Workflow):
         random_steps: Env steps with uniformly random actions at the start.
     """
 
-    is_compilable = False
-
     def __init__(
         self,
         *,
         gamma: UnitInterval = 0.997,
+        returns: ReturnKind = "lambda",
         lam: UnitInterval = 0.95,
+        n_step: Count = 5,
         horizon: Count = 15,
         actor_gradient: Literal["dynamics", "reinforce"] = "reinforce",
         entropy_scale: NonNegative = 3e-4,
@@ -97,6 +102,7 @@ class Dreamer(Workflow):
                 "algorithm.joint: must be false where gradients flow through the dynamics, which would learn to flatter"
             )
         self.gamma, self.lam, self.horizon = gamma, lam, horizon
+        self.returns = return_computer(returns, lam=lam, n=n_step)
         self.actor_gradient, self.entropy_scale = actor_gradient, entropy_scale
         self.return_scale = ReturnScale() if return_scale == "percentile" else None
         self.slow_target, self.slow_weight = slow_target, slow_weight
@@ -108,12 +114,12 @@ class Dreamer(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `world_model`, `actor` and `critic`."""
         reject_long_warm_up(context, self.random_steps)
-        if self.noise_std > 0.0 and not isinstance(context.spec.action, Box):
-            raise ConfigError("algorithm.noise_std: is for continuous actions (others: 0)")
         self.world_model: WorldModel = context.components["world_model"]  # type: ignore[assignment]
         self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
         self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
-        self.world_model.bind(context.spec, "Dreamer")
+        self.world_model.bind(context.spec, "Dreamer", context.fuse)
+        if self.noise_std > 0.0 and not self.world_model.action_code.num_numbers:
+            raise ConfigError("algorithm.noise_std: is for continuous actions (others: 0)")
         self.actor.bind(self.world_model.feature_dim, context.spec)
         self.critic.bind(self.world_model.feature_dim)
         self.to(context.device)
@@ -122,8 +128,11 @@ class Dreamer(Workflow):
         self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=model)
         self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=behavior)
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=behavior)
+        self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
+        self._judge = context.fuse(self._judged)
+        self._decisions = Decisions(self._decide, context)
         self.device, self.num_updates = context.device, 0
-        self._update_all = context.static(self._learn_all)
+        self._update_all = context.static(self._learn_jointly if self.is_joint else self._learn_in_turn)
         self._update_model = context.static(self._learn_model)
         self._update_behavior = context.static(self._learn_behavior)
 
@@ -137,19 +146,27 @@ class Dreamer(Workflow):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Take the observation into the state and sample an action there."""
-        before, code = Latent(carry["deter"], carry["stoch"]), self.world_model.action_code
-        latent = self.world_model.observe_step(before, carry["action"], obs, is_first)
-        mask = None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()
+        behaviour: Behaviour = "sample" if explore or self.eval_samples else "mode"
         if explore and step < self.random_steps:
+            behaviour = "random"
+        elif explore and self.noise_std > 0.0:
+            behaviour = "noisy"
+        actions, after = self._decisions(behaviour, obs, carry, is_first)
+        before = {LATENT: {key: carry[key] for key in Latent._fields}} if self.store_latents else {}
+        return actions, before, after
+
+    def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        code, before = self.world_model.action_code, Latent(carry["deter"], carry["stoch"])
+        latent, mask = self.world_model.observe_step(before, carry["action"], obs, is_first), action_mask(obs)
+        if behaviour == "random":
             action = code.random(len(is_first), self.device, mask)
         else:
             pi = self.actor(self.world_model.rssm.features(latent), mask)
-            action = pi.sample() if explore or self.eval_samples else pi.mode()
-            if explore and self.noise_std > 0.0:
-                action = action + self.noise_std * torch.randn_like(action)
+            action = pi.mode() if behaviour == "mode" else pi.sample()
+        if behaviour == "noisy":
+            action = code.with_noise(action, self.noise_std)
         taken = code.to_environment(action)
-        extras = {LATENT: {"deter": before.deter, "stoch": before.stoch}} if self.store_latents else {}
-        return taken, extras, {**latent._asdict(), "action": code.read(taken)}
+        return taken, {**latent._asdict(), "action": code.read(taken)}
 
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
@@ -171,6 +188,11 @@ class Dreamer(Workflow):
         self._count_update()
         return metrics
 
+    @hook(group="eval", updates=False)
+    def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Report how well what follows the first rows of sequences is predicted from their actions alone."""
+        return evaluate_predictions(self.world_model, batch, phase)
+
     def _read(self, batch: Batch) -> Batch:
         return {key: batch[key] for key in BATCH_KEYS if key in batch}
 
@@ -179,9 +201,6 @@ class Dreamer(Workflow):
         self.num_updates += 1
         if self.target_update_every > 1 and self.num_updates % self.target_update_every == 0:
             polyak(self.slow_critic, self.critic, self.tau)
-
-    def _learn_all(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
-        return self._learn_jointly(batch) if self.is_joint else self._learn_in_turn(batch)
 
     def _learn_jointly(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
@@ -211,8 +230,8 @@ class Dreamer(Workflow):
     def _descend_behavior(self, loss: WorldLoss, batch: Batch) -> dict[str, Tensor]:
         detached = loss._replace(features=loss.features.detach())  # the world model does not learn from values
         actor_loss, critic_loss, metrics = self._behavior_losses(detached, batch)
-        metrics["actor_grad_norm"] = self.actors.descend(actor_loss)
-        metrics["critic_grad_norm"] = self.critics.descend(critic_loss)
+        norms = descend_together(actor_loss + critic_loss, (self.actors, self.critics))
+        metrics |= {"actor_grad_norm": norms[0], "critic_grad_norm": norms[1]}
         self._move_slow_critic()
         return metrics
 
@@ -223,17 +242,22 @@ class Dreamer(Workflow):
     def _behavior_losses(self, loss: WorldLoss, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the losses of actor and critic, that on replayed steps included, and metrics."""
         start = Latent(*(leaf.detach().flatten(0, 1) for leaf in loss.observed.latents))
+        with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
+            dream = self._imagine(start, self.horizon)
+        return self._judge(dream, loss.features, Replayed(*(batch[key] for key in Replayed._fields)))
+
+    def _judged(self, dream: Dream, features: Tensor, replayed: Replayed) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the losses of a dream, and of the replayed steps [T, B] that it began in."""
         judge = self.slow_critic if self.slow_target else self.critic
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
-            dream = imagine(self.world_model.rssm, self.actor, start, self.horizon)
-            view = outlook(dream, self.world_model, judge, gamma=self.gamma, lam=self.lam)
+            view = outlook(dream, self.world_model, judge, self.returns, gamma=self.gamma)
         critic_loss, values = self._critic_loss(dream.features[:-1].detach(), view.returns, view.weights)
         actor_loss, metrics = self._actor_loss(dream, view)
         metrics |= {"actor_loss": actor_loss.detach(), "critic_loss": critic_loss.detach(), "value": values.mean()}
         if self.replay_value_scale > 0.0:
-            imagined = view.returns[0].detach().view(loss.features.shape[:2])
-            returns, weights = replay_returns(batch, imagined, gamma=self.gamma, lam=self.lam)
-            replay_loss, _ = self._critic_loss(loss.features[:-1], returns, weights)
+            imagined = view.returns[0].detach().view(features.shape[:2])
+            returns, weights = replay_returns(replayed, imagined, gamma=self.gamma, lam=self.lam)
+            replay_loss, _ = self._critic_loss(features[:-1], returns, weights)
             metrics["replay_value_loss"] = replay_loss.detach()
             critic_loss = critic_loss + self.replay_value_scale * replay_loss
         metrics["imagined_return"] = view.returns.detach().mean()
@@ -265,7 +289,7 @@ class Dreamer(Workflow):
     @torch.no_grad()
     def imagine(self, start: Latent, *, horizon: int | None = None) -> Dream:
         """Return a dream of the policy from states [N, ...], for whoever wants to look at one."""
-        return imagine(self.world_model.rssm, self.actor, start, self.horizon if horizon is None else horizon)
+        return self._imagine(start, self.horizon if horizon is None else horizon)
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the slow critic's moves count."""

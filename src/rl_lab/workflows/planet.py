@@ -7,20 +7,21 @@ and then the search begins again. Where the model has a continue head, rewards a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rl_lab.components.decisions import Decisions, action_mask
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, trained
-from rl_lab.components.planners import PlannedActions, Planner
+from rl_lab.components.planners import Planner
+from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.rssm import Latent
+from rl_lab.components.searches import PlannedActions
 from rl_lab.components.world_model import BATCH_KEYS, WorldModel
 from rl_lab.core import (
-    ACTION_MASK,
     Actions,
     Batch,
     Carry,
@@ -36,11 +37,10 @@ from rl_lab.core import (
 from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
 
 Behaviour = Literal["random", "noisy", "plan"]
-Decision = Callable[[Observation, Carry, Tensor], tuple[Tensor, Carry]]
 
 
 class PlaNet(Workflow):
-    """PlaNet for continuous and discrete actions; components: world_model (WorldModel), planner (CEM or MPPI).
+    """PlaNet for any actions; components: world_model (WorldModel), planner (CEM or MPPI).
 
     Args:
         random_steps: Env steps with uniformly random actions at the start: the seed episodes.
@@ -48,8 +48,6 @@ class PlaNet(Workflow):
         epsilon: Exploration with discrete actions: how often a random one takes the place of the planned one.
         max_grad_norm: Longest gradient of the world model; null leaves it free.
     """
-
-    is_compilable = False
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class PlaNet(Workflow):
             raise ConfigError("components.world_model: needs a WorldModel")
         if not isinstance(planner, Planner):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
-        model.bind(context.spec, "PlaNet")
+        model.bind(context.spec, "PlaNet", context.fuse)
         self._device, self.code = context.device, model.action_code
         self.planned = PlannedActions(self.code.dim, self.code.nvec)
         self.world_model, self.planner = model.to(self._device), planner
@@ -79,9 +77,7 @@ class PlaNet(Workflow):
             context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
         )
         self._update = context.static(self._learn)
-        # Hundreds of small kernels per decision: captured on a GPU. On a CPU a compiler would unroll all of them.
-        self._static = context.static if self._device.type == "cuda" else None
-        self._decisions: dict[tuple[Behaviour, int], Decision] = {}
+        self._decisions = Decisions(self._decide, context)
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state before an episode, the action before it and, if the planner wants one, an open plan."""
@@ -98,28 +94,18 @@ class PlaNet(Workflow):
         behaviour: Behaviour = "plan"
         if explore:
             behaviour = "random" if step < self.random_steps else "noisy"
-        action, carry = self._decision(behaviour, len(is_first))(obs, carry, is_first)
-        return self.code.to_environment(action), {}, carry
+        actions, carry = self._decisions(behaviour, obs, carry, is_first)
+        return actions, {}, carry
 
-    def _decision(self, behaviour: Behaviour, num_envs: int) -> Decision:
-        """Return the function that decides so for so many environments: shapes of a static one are fixed."""
-        if self._static is None:
-            return partial(self._decide, behaviour)
-        key = (behaviour, num_envs)
-        if key not in self._decisions:
-            self._decisions[key] = self._static(partial(self._decide, behaviour))
-        return self._decisions[key]
-
-    @torch.no_grad()
-    def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Tensor, Carry]:
-        """Return actions [N, A] as the model reads them, and the next carry."""
+    def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        """Return actions and the next carry."""
         latent = Latent(carry["deter"], carry["stoch"])
         latent = self.world_model.observe_step(latent, carry["action"], obs, is_first)
-        mask = obs[ACTION_MASK].bool() if not isinstance(obs, Tensor) and ACTION_MASK in obs else None
+        mask = action_mask(obs)
         carry = carry | {"deter": latent.deter, "stoch": latent.stoch}
         if behaviour == "random":
             action = self.code.random(len(is_first), self._device, mask)
-            return action, carry | {"action": action}
+            return self.code.to_environment(action), carry | {"action": action}
         plan = self.planner.plan(
             partial(self._worth, latent),
             len(is_first),
@@ -132,25 +118,25 @@ class PlaNet(Workflow):
         action = plan.actions[0]
         if behaviour == "noisy":
             action = self._disturbed(action, mask)
-        return action, carry | {"action": action} | ({"plan": plan.belief} if "plan" in carry else {})
+        carry = carry | {"action": action} | ({"plan": plan.belief} if "plan" in carry else {})
+        return self.code.to_environment(action), carry
 
     def _disturbed(self, action: Tensor, mask: Tensor | None) -> Tensor:
-        if not self.planned.nvec:
-            return (action + self.noise_std * torch.randn_like(action)).clamp(-1.0, 1.0)
+        if self.code.num_numbers:
+            action = self.code.with_noise(action, self.noise_std).clamp(-1.0, 1.0)
+        if not self.code.nvec:
+            return action
         is_random = torch.rand(len(action), 1, device=action.device) < self.epsilon
-        return torch.where(is_random, self.code.random(len(action), action.device, mask), action)
+        numbers, choices = self.code.split(action)
+        _, others = self.code.split(self.code.random(len(action), action.device, mask))
+        return torch.cat([numbers, torch.where(is_random, others, choices)], -1)
 
     def _worth(self, latent: Latent, sequences: Tensor) -> Tensor:
         """Return the imagined rewards [N, K] of sequences [H, N, K, A] from states [N, ...], summed."""
         model, count = self.world_model, sequences.shape[2]
         actions = sequences.flatten(1, 2)  # [H, N K, A]
-        noise = model.rssm.latent_space.noise((len(actions), actions.shape[1]), actions.device)
-        latent = Latent(latent.deter.repeat_interleave(count, 0), latent.stoch.repeat_interleave(count, 0))
-        visited = []
-        for action, drawn in zip(actions.unbind(), noise.unbind(), strict=True):
-            latent = model.rssm.imagine_step(latent, action, drawn)
-            visited.append(model.rssm.features(latent))
-        features = torch.stack(visited)
+        start = Latent(*(leaf.repeat_interleave(count, 0) for leaf in latent))
+        features = model.rssm.features(model.rssm.imagine(start, actions))
         rewards = model.reward(features)
         if model.cont_head is not None:
             goes_on = model.cont(features)[:-1]  # the reward of an end itself counts, none after it does
@@ -161,6 +147,11 @@ class PlaNet(Workflow):
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Descend the world model's losses on one batch of sequences."""
         return self._update({key: batch[key] for key in BATCH_KEYS if key in batch})
+
+    @hook(group="eval", updates=False)
+    def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Report how well what follows the first rows of sequences is predicted from their actions alone."""
+        return evaluate_predictions(self.world_model, batch, phase)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         found = self.world_model.losses(batch)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_lab.components.action_heads import action_head
 from rl_lab.components.actor_critic import ActorCritic
+from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.flat import FlatActorCritic, bare_step, masked_step
 from rl_lab.components.normalizer import RewardScaler
 from rl_lab.components.paired import PairedActorCritic
@@ -50,6 +51,7 @@ AdvantageScope = Literal["minibatch", "batch", "none"]
 RateSchedule = Literal["constant", "linear", "kl_adaptive"]
 FEW_ENVS = 256  # up to here minibatches are small enough for NumPy to win over torch
 SCALARS = ("policy_loss", "value_loss", "entropy", "grad_norm")
+LARGEST_LOG_RATIO = 60.0  # in metrics: a step that target_kl refused may be so far off that its ratio is infinite
 
 
 class PPO(Workflow):
@@ -122,6 +124,8 @@ class PPO(Workflow):
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components and build the optimiser `policy` over one flat parameter."""
+        if isinstance(context.spec.action, Mapping):
+            reject_actions(context.spec, "PPO")
         actor_dim = int(context.components["actor"].output_dim)  # type: ignore[arg-type]
         self.policy = ActorCritic(
             context.spec,
@@ -270,8 +274,9 @@ class PPO(Workflow):
         """Return the mean losses of the gradient steps that were taken, and how far the policy moved."""
         taken = torch.stack(keeps).float()
         terms = torch.stack([torch.as_tensor(scalar) for scalar in scalars])
-        means = (terms.view(len(keeps), -1) * taken.unsqueeze(-1)).sum(0) / taken.sum().clamp_min(1.0)
-        log_ratio = torch.cat([part.flatten() for part in log_ratios])
+        kept = torch.where(taken.unsqueeze(-1) > 0.0, terms.view(len(keeps), -1), 0.0)  # a step not taken may be NaN
+        means = kept.sum(0) / taken.sum().clamp_min(1.0)
+        log_ratio = torch.cat([part.flatten() for part in log_ratios]).clamp_max(LARGEST_LOG_RATIO)
         return dict(zip(SCALARS, means, strict=True)) | {
             "approx_kl": approximate_kl(log_ratio),
             "clip_fraction": clip_fraction(log_ratio, self.clip_range),

@@ -19,6 +19,7 @@ from rl_lab.core.errors import LabError
 
 Array = np.ndarray[Any, Any]
 Observations = Array | dict[str, Array]
+Actions = Array | dict[str, Array]
 DoneMeans = Literal["terminated", "truncated", "ignored"]  # what the end of an episode stands for where files are vague
 CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 
@@ -48,7 +49,7 @@ class Episode:
 
     Attributes:
         observations: What was seen before each action, [T, ...], or a dict of such arrays.
-        actions: [T, ...].
+        actions: [T, ...], or a dict of such arrays.
         rewards: [T], float32.
         terminated: Whether the last step ended the task.
         truncated: Whether the last step was cut by a time limit, or the recording just ends there.
@@ -59,7 +60,7 @@ class Episode:
     """
 
     observations: Observations
-    actions: Array
+    actions: Actions
     rewards: Array
     terminated: bool
     truncated: bool
@@ -87,9 +88,9 @@ class Episode:
         return len(self.rewards)
 
     def arrays(self) -> dict[str, Array]:
-        """Return every array [T, ...] by name: `observations`, `observations/<key>`, `actions`, `infos/<key>`."""
+        """Return every array [T, ...] by name: `observations`, `actions`, `rewards`, those of dicts `<name>/<key>`."""
         infos = {f"infos/{name}": array for name, array in self.infos.items()}
-        return {**named(self.observations), "actions": self.actions, "rewards": self.rewards, **infos}
+        return {**named(self.observations), **named(self.actions, "actions"), "rewards": self.rewards, **infos}
 
     def fields(self) -> dict[str, Field]:
         """Return what each array looks like."""
@@ -105,19 +106,17 @@ class Episode:
         return digest.digest()
 
 
-def named(observations: Observations) -> dict[str, Array]:
-    """Return the arrays of an observation under the names that files give them."""
-    if isinstance(observations, dict):
-        return {f"observations/{key}": array for key, array in observations.items()}
-    return {"observations": observations}
+def named(part: Observations | Actions, name: str = "observations") -> dict[str, Array]:
+    """Return the arrays of observations, or of actions, under the names that files give them."""
+    return {f"{name}/{key}": array for key, array in part.items()} if isinstance(part, dict) else {name: part}
 
 
-def unnamed(arrays: Mapping[str, Array]) -> Observations:
-    """Return the observation whose arrays `named` named; other names are passed over."""
-    if "observations" in arrays:
-        return arrays["observations"]
-    prefix = "observations/"
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def unnamed(arrays: Mapping[str, Array], name: str = "observations") -> Array | dict[str, Array]:
+    """Return what `named` named; other names are passed over."""
+    if name in arrays:
+        return arrays[name]
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
 def reject_change(where: Path, known: Mapping[str, Any], found: Mapping[str, Any]) -> None:

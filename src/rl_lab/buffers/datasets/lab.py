@@ -73,7 +73,7 @@ class LabReader(EpisodeReader):
                 raise DatasetError(f"{path}: {name!r} has {len(array)} rows instead of {steps + has_final}")
         episode = Episode(
             observations=_each(observations, lambda array: array[:steps]),
-            actions=arrays["actions"],
+            actions=unnamed(arrays, "actions"),
             rewards=arrays["rewards"],
             terminated=metadata.get("terminated") == "true",
             truncated=metadata.get("truncated") == "true",
@@ -233,6 +233,6 @@ def _read_arrays(path: Path, entry: dict[str, Any]) -> tuple[dict[str, str], dic
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise DatasetError(f"{path} is not a safetensors file ({one_line(error)})") from error
-    if missing := sorted({"actions", "rewards"} - arrays.keys()):
+    if missing := sorted({"actions", "rewards"} - {name.partition("/")[0] for name in arrays}):
         raise DatasetError(f"{path} has no {missing[0]!r}")
     return header.get("__metadata__", {}), arrays

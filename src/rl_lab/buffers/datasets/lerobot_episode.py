@@ -28,6 +28,9 @@ _REWARD, _DONE, _TRUNCATED = "next.reward", "next.done", "next.truncated"
 
 def columns_of(episode: Episode) -> dict[str, Array]:
     """Return an episode's arrays [T, ...] under LeRobot's names, pictures still [C, H, W]."""
+    if isinstance(episode.actions, dict):
+        found = ", ".join(episode.actions)
+        raise DatasetError(f"LeRobot has one {ACTION!r}, the episode has a dict of {found}: write the format lab")
     if isinstance(episode.observations, dict):
         columns = {f"{_OBS_PREFIX}{key}": array for key, array in episode.observations.items()}
     else:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from rl_lab.buffers.datasets.files import one_line
-from rl_lab.buffers.datasets.format import CHANNELS, Array, DatasetError, Episode, EpisodeReader
+from rl_lab.buffers.datasets.format import CHANNELS, Actions, Array, DatasetError, Episode, EpisodeReader
 from rl_lab.core.errors import ConfigError
 
 try:
@@ -60,7 +61,7 @@ class MinariReader(EpisodeReader):
         infos = {k: _scalars(a, steps) for k, a in _numbers(found.infos)}
         return Episode(
             observations=_as_given({key: array[:-1] for key, array in observations.items()}),
-            actions=_action(where, found.actions),
+            actions=_actions(where, found.actions, _kinds(self._dataset.action_space)),
             rewards=np.asarray(found.rewards, dtype=np.float32),
             terminated=terminated,
             truncated=not terminated,
@@ -99,10 +100,22 @@ def _channels_first(array: Array) -> Array:
     return array
 
 
-def _action(where: str, actions: Any) -> Array:
-    """Return actions as one array: the parts of a dict or tuple side by side, as the environments take them."""
-    parts = [array.reshape(len(array), -1) for _, array in _leaves(where, actions)]
-    return np.asarray(actions) if not isinstance(actions, Mapping | tuple) else np.concatenate(parts, axis=1)
+def _actions(where: str, actions: Any, kinds: set[bool]) -> Actions:
+    """Return actions as the environments take them: parts of one kind side by side, others as a dict."""
+    if not isinstance(actions, Mapping | tuple):
+        return np.asarray(actions)
+    parts = dict(_leaves(where, actions))
+    if len(kinds) > 1:
+        return parts
+    return np.concatenate([array.reshape(len(array), -1) for array in parts.values()], axis=1)
+
+
+def _kinds(space: Any) -> set[bool]:
+    """Return whether the parts of a space are Boxes: both True and False where it mixes numbers and choices."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return {isinstance(space, spaces.Box)}
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+    return set().union(*map(_kinds, parts))
 
 
 def _numbers(infos: Mapping[str, Any], path: str = "") -> Any:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_lab.buffers.datasets.format import Array, DatasetError, Episode
-from rl_lab.core import Box, Discrete, EnvSpec, MultiDiscrete, Trajectory, tree_map
+from rl_lab.buffers.datasets.format import Actions, Array, DatasetError, Episode
+from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map
 
-Leaf = Box | Discrete | MultiDiscrete
 _SLACK = 0.01  # of the range: recorded actions may be this far outside their bounds
 
 
@@ -48,7 +47,7 @@ class Converter:
         ends[-1] = True
         rows: dict[str, Any] = {
             "observations": tree_map(lambda array: array[:steps], observations),
-            "actions": self._actions(episode.actions, where)[:steps],
+            "actions": tree_map(lambda array: array[:steps], self._actions(episode.actions, where)),
             "rewards": episode.rewards[:steps].astype(np.float32),
             "terminated": ends & episode.terminated,
             "truncated": ends & (not episode.terminated),
@@ -85,21 +84,21 @@ class Converter:
             )
         return next(iter(found.values()))
 
-    def _actions(self, actions: Array, where: str) -> Array:
+    def _actions(self, actions: Actions, where: str) -> Actions:
         if self.spec is None:
             return actions
-        leaf = self.spec.action
+        parts = leaves_of(self.spec.action)
+        given = actions if isinstance(actions, dict) else {"": actions}
+        if given.keys() != parts.keys():
+            found, wanted = (", ".join(names) or "one array" for names in (given, parts))
+            raise DatasetError(f"{where}: actions are {found}, the environment takes {wanted}")
+        if self.action_range is not None and isinstance(actions, dict):
+            raise DatasetError(f"{where}: action_low and action_high are for actions that are one array, not a dict")
         if self.action_range is not None:
-            actions = _rescale(actions, self.action_range, leaf, where)
-        fitted = _fit(actions, leaf, f"{where}: actions", True)
-        low, high = _bounds(leaf)
-        slack = _SLACK * (high - low) if np.isfinite(high - low) else 0.0
-        if fitted.size and (fitted.min() < low - slack or fitted.max() > high + slack):
-            raise DatasetError(
-                f"{where}: actions lie in [{fitted.min():g}, {fitted.max():g}], the environment takes "
-                f"[{low:g}, {high:g}]: give action_low and action_high of the dataset"
-            )
-        return fitted
+            given = {"": _rescale(given[""], self.action_range, parts[""], where)}
+        names = {name: f"{where}: actions {name}".rstrip() for name in parts}
+        fitted = {name: _fit_action(given[name], leaf, names[name]) for name, leaf in parts.items()}
+        return fitted if isinstance(actions, dict) else fitted[""]
 
 
 def _pick(found: Any, key: str, where: str) -> Array:
@@ -121,6 +120,17 @@ def _fit(array: Array, leaf: Leaf, where: str, batched: bool) -> Array:
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DatasetError(f"{where} are {array.dtype}, the environment has {dtype}")
     return array.reshape(*array.shape[:1], *shape).astype(dtype) if batched else array.reshape(shape).astype(dtype)
+
+
+def _fit_action(array: Array, leaf: Leaf, where: str) -> Array:
+    fitted, (low, high) = _fit(array, leaf, where, True), _bounds(leaf)
+    slack = _SLACK * (high - low) if np.isfinite(high - low) else 0.0
+    if fitted.size and (fitted.min() < low - slack or fitted.max() > high + slack):
+        raise DatasetError(
+            f"{where} lie in [{fitted.min():g}, {fitted.max():g}], the environment takes "
+            f"[{low:g}, {high:g}]: give action_low and action_high of the dataset"
+        )
+    return fitted
 
 
 def _bounds(leaf: Leaf) -> tuple[float, float]:

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rl_lab.core import ACTION_MASK, Observation, VectorEnv
+from rl_lab.core import ACTION_MASK, Actions, Observation, VectorEnv
 from rl_lab.environments.checking.random_actions import RandomActions
 from rl_lab.environments.checking.recording import CheckFailed, watched
 
@@ -115,10 +114,10 @@ class _Actions:
     def __init__(self, env: VectorEnv, obs: Observation, seed: int) -> None:
         self._choose = RandomActions(env, seed)
         self._is_masked = isinstance(obs, dict) and ACTION_MASK in obs
-        self._prepared: list[Tensor] = [self._choose(obs) for _ in range(PREPARED_ACTIONS)]
+        self._prepared: list[Actions] = [self._choose(obs) for _ in range(PREPARED_ACTIONS)]
         self._next = 0
 
-    def __call__(self, obs: Observation) -> Tensor:
+    def __call__(self, obs: Observation) -> Actions:
         if self._is_masked:
             return self._choose(obs)
         self._next = (self._next + 1) % PREPARED_ACTIONS

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rl_lab.core import ACTION_MASK, Box, Discrete, Observation, VectorEnv
+from rl_lab.core import ACTION_MASK, Actions, Box, Discrete, Leaf, Observation, VectorEnv, leaves_of, num_choices
 
 
 class RandomActions:
@@ -16,18 +16,25 @@ class RandomActions:
 
     def __init__(self, env: VectorEnv, seed: int = 0) -> None:
         self._space, self._num_envs, self._device = env.spec.action, env.num_envs, env.device
+        self._sizes = [num_choices(leaf) for leaf in leaves_of(self._space).values()]
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __call__(self, observations: Observation) -> Tensor:
+    def __call__(self, observations: Observation) -> Actions:
         """Return one action per copy, on the environment's device."""
-        if isinstance(self._space, Box):
-            return self._numbers(self._space).to(self._device)
         mask = observations.get(ACTION_MASK) if isinstance(observations, Mapping) else None
-        if isinstance(self._space, Discrete):
-            return self._choices(self._space.n, mask).to(self._device)
-        masks = [None] * len(self._space.nvec) if mask is None else mask.split(list(self._space.nvec), dim=-1)
-        columns = [self._choices(n, part) for n, part in zip(self._space.nvec, masks, strict=True)]
-        return torch.stack(columns, dim=-1).to(self._device)
+        if not isinstance(self._space, Mapping):
+            return self._part(self._space, mask).to(self._device)
+        masks = [None] * len(self._sizes) if mask is None else mask.split(self._sizes, dim=-1)
+        parts = zip(self._space.items(), masks, strict=True)
+        return {name: self._part(leaf, part).to(self._device) for (name, leaf), part in parts}
+
+    def _part(self, space: Leaf, mask: Tensor | None) -> Tensor:
+        if isinstance(space, Box):
+            return self._numbers(space)
+        if isinstance(space, Discrete):
+            return self._choices(space.n, mask)
+        masks = [None] * len(space.nvec) if mask is None else mask.split(list(space.nvec), dim=-1)
+        return torch.stack([self._choices(n, part) for n, part in zip(space.nvec, masks, strict=True)], dim=-1)
 
     def _choices(self, n: int, mask: Tensor | None) -> Tensor:
         """Draw one of `n` choices per copy; a mask that allows none is not one."""

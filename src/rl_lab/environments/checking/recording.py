@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_lab.core import LabError, Observation, Step, VectorEnv, tree_leaves
+from rl_lab.core import Actions, LabError, Observation, Step, VectorEnv, tree_leaves, tree_map
 from rl_lab.environments.checking.conformity import Conformity, Problem
 from rl_lab.environments.checking.random_actions import RandomActions
 from rl_lab.environments.hosting.foreign import Watch, one_line
@@ -66,7 +66,7 @@ class Recording:
     seed: int
     num_envs: int
     first: bytes = b""
-    actions: list[Tensor] = field(default_factory=list)
+    actions: list[Actions] = field(default_factory=list)
     steps: list[dict[str, bytes]] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)  # check -> what was wrong, in order
     fault: str | None = None  # what ended it early
@@ -120,7 +120,7 @@ class Recorder:
         recording, where = self.recording, f"vector step {index + 1}"
         with watched():
             actions = self._choose(obs)
-            before = actions.clone()
+            before = tree_map(torch.clone, actions)
             step = self._env.step(actions)
             digests = step_digests(step)
             problems = list(self._conformity.step(step))
@@ -161,7 +161,7 @@ def follow(env: VectorEnv, recording: Recording, start: int, end: int) -> str | 
     """Step the recorded actions from `start` to `end` and return where the first difference is."""
     for index in range(start, end):
         with watched():
-            found = step_digests(env.step(recording.actions[index].clone()))
+            found = step_digests(env.step(tree_map(torch.clone, recording.actions[index])))
         for name, expected in recording.steps[index].items():
             if found[name] != expected:
                 return f"{name} at vector step {index + 1}"

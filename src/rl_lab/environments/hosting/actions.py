@@ -2,6 +2,7 @@
 
 An agent knows three kinds of action: one choice, a vector of choices, numbers. Choices of any shape and nesting
 (MultiBinary, Tuple and Dict of Discrete) are one flat vector of choices to it, a Tuple or Dict of Boxes one flat Box;
+where both are mixed, an action is a dict of the three kinds, with dotted names as observations have them.
 `Packing` gives the environment back the shape it asked for. Logs hold what was sent, before it is packed.
 """
 
@@ -19,7 +20,7 @@ from gymnasium import spaces
 from rl_lab.environments.hosting.codec import Array, UnsupportedSpace
 
 Rows = list[Any]  # one action per environment, as the environment takes it
-SUPPORTED = "an action is a Discrete, MultiDiscrete, MultiBinary or Box, or a Tuple or Dict of either choices or Boxes"
+SUPPORTED = "an action is a Discrete, MultiDiscrete, MultiBinary or Box, or a Tuple or Dict of them"
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,12 @@ class Slot:
     last: int
     shape: tuple[int, ...]
     dtype: Any
+    is_scalar: bool = False  # of a Discrete
 
     def take(self, row: Array) -> Any:
         """Return this part of a row, a NumPy scalar for a Discrete."""
-        part = np.ravel(row)[self.first : self.last].reshape(self.shape)
-        return part.astype(self.dtype)[()]
+        part = np.ravel(row)[self.first : self.last].reshape(self.shape).astype(self.dtype)
+        return part[()] if self.is_scalar else part
 
 
 Packing = Slot | tuple["Packing", ...] | Mapping[str, "Packing"]
@@ -58,9 +60,13 @@ class DiscreteAction:
     shape: tuple[int, ...] = ()
     dtype: type[np.generic] = np.int64  # of what the agent gives
 
+    def sent(self, actions: Array) -> Array:
+        """Return what the environments are given."""
+        return actions + self.start if self.start else actions
+
     def rows(self, actions: Array) -> tuple[Rows, Rows]:
         """Return what each environment is given, and the same for its log."""
-        chosen = list(actions + self.start if self.start else actions)
+        chosen = list(self.sent(actions))
         return chosen, chosen
 
     def replay(self, log: Array) -> Rows:
@@ -86,9 +92,13 @@ class MultiDiscreteAction:
         """Return the shape of one action."""
         return (len(self.nvec),)
 
+    def sent(self, actions: Array) -> Array:
+        """Return what the environments are given, before it is packed."""
+        return actions + self.start
+
     def rows(self, actions: Array) -> tuple[Rows, Rows]:
         """Return what each environment is given, and a copy for its log (it may write into its action)."""
-        sent = actions + self.start
+        sent = self.sent(actions)
         return _packed(self.packing, sent), list(sent.copy())
 
     def replay(self, log: Array) -> Rows:
@@ -128,14 +138,17 @@ class BoxAction:
             span = self.high - self.low
         return span if self.stretched is None else np.where(self.stretched, span, 0.0).astype(span.dtype)
 
-    def rows(self, actions: Array) -> tuple[Rows, Rows]:
-        """Return what each environment is given, and a copy for its log (it may write into its action)."""
+    def sent(self, actions: Array) -> Array:
+        """Return what the environments are given, before it is packed."""
         if self.stretched is not None:
             inner = self.low + (actions + np.float32(1.0)) * np.float32(0.5) * self._span
             actions = np.where(self.stretched, inner, actions)
         sent = np.minimum(np.maximum(actions, self.low), self.high)
-        if self.whole is not None:
-            sent = np.where(self.whole, np.rint(sent), sent)
+        return sent if self.whole is None else np.where(self.whole, np.rint(sent), sent)
+
+    def rows(self, actions: Array) -> tuple[Rows, Rows]:
+        """Return what each environment is given, and a copy for its log (it may write into its action)."""
+        sent = self.sent(actions)
         return _packed(self.packing, sent), list(sent.copy())
 
     def replay(self, log: Array) -> Rows:
@@ -147,7 +160,50 @@ class BoxAction:
         return generator.standard_normal(self.shape, np.float32)
 
 
-ActionCodec = DiscreteAction | MultiDiscreteAction | BoxAction
+PlainAction = DiscreteAction | MultiDiscreteAction | BoxAction
+
+
+@dataclass(frozen=True)
+class MixedAction:
+    """Choices and numbers by name. On their way they are one row of float64, which holds all of them exactly."""
+
+    parts: Mapping[str, PlainAction]
+    packing: Packing
+    dtype: type[np.generic] = np.float64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one row."""
+        return (sum(math.prod(part.shape) for part in self.parts.values()),)
+
+    def join(self, actions: Mapping[str, Array]) -> Array:
+        """Return the rows [N, K] of the actions of an agent."""
+        return np.concatenate(
+            [actions[name].reshape(len(actions[name]), -1) for name in self.parts], axis=1, dtype=np.float64
+        )
+
+    def rows(self, actions: Array) -> tuple[Rows, Rows]:
+        """Return what each environment is given, and the rows for its log; packing makes copies."""
+        ends = np.cumsum([math.prod(part.shape) for part in self.parts.values()])[:-1]
+        columns = zip(self.parts.items(), np.split(actions, ends, axis=1), strict=True)
+        sent = self.join(
+            {
+                name: part.sent(column.astype(part.dtype).reshape(len(column), *part.shape))
+                for (name, part), column in columns
+            }
+        )
+        return _packed(self.packing, sent), list(sent)
+
+    def replay(self, log: Array) -> Rows:
+        """Return the actions of a saved log, as the environment takes them."""
+        return _packed(self.packing, log)
+
+    def draw(self, generator: np.random.Generator) -> Array:
+        """Return a random row of an agent."""
+        return np.concatenate([np.ravel(part.draw(generator)) for part in self.parts.values()], dtype=np.float64)
+
+
+ActionCodec = PlainAction | MixedAction
 
 
 def action_codec(space: spaces.Space[Any], rescale: bool | None = None) -> ActionCodec:
@@ -155,33 +211,46 @@ def action_codec(space: spaces.Space[Any], rescale: bool | None = None) -> Actio
 
     `rescale`: whether Box entries with bounds are acted on in [-1, 1]; None: where bounds differ between entries.
     """
+    named: dict[str, spaces.Space[Any]] = {}
+    packing = _flatten(space, "", named)
+    if not named or not all(isinstance(leaf, (spaces.Box, *CHOICES)) for leaf in named.values()):
+        raise UnsupportedSpace(f"{space}; {SUPPORTED}")
+    if len({isinstance(leaf, spaces.Box) for leaf in named.values()}) == 1:
+        return _plain_action(space, list(named.values()), packing, rescale)
+    parts = {name: _plain_action(leaf, [leaf], _flatten(leaf, "", {}), rescale) for name, leaf in named.items()}
+    return MixedAction(parts, packing)
+
+
+def _plain_action(
+    space: spaces.Space[Any], leaves: list[spaces.Space[Any]], packing: Packing, rescale: bool | None
+) -> PlainAction:
+    """Return the codec of a space whose leaves are all Boxes, or all choices."""
     if isinstance(space, spaces.Discrete):
         return DiscreteAction(int(space.n), int(space.start))
-    leaves: list[spaces.Space[Any]] = []
-    packing = _flatten(space, leaves)
-    if leaves and all(isinstance(leaf, spaces.Box) for leaf in leaves):
+    if isinstance(leaves[0], spaces.Box):
         return _box_action(leaves, packing, rescale)
-    if leaves and all(isinstance(leaf, CHOICES) for leaf in leaves):
-        nvec = np.concatenate([_sizes(leaf) for leaf in leaves])
-        start = np.concatenate([_starts(leaf) for leaf in leaves])
-        is_flat = isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1
-        return MultiDiscreteAction(tuple(int(n) for n in nvec), start, None if is_flat else packing)
-    raise UnsupportedSpace(f"{space}; {SUPPORTED}")
+    nvec = np.concatenate([_sizes(leaf) for leaf in leaves])
+    start = np.concatenate([_starts(leaf) for leaf in leaves])
+    is_flat = isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1
+    return MultiDiscreteAction(tuple(int(n) for n in nvec), start, None if is_flat else packing)
 
 
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def _flatten(space: spaces.Space[Any], leaves: list[spaces.Space[Any]]) -> Packing:
-    """Append the leaves of a space, in order, and return how a flat row of them is packed."""
+def _flatten(space: spaces.Space[Any], name: str, leaves: dict[str, spaces.Space[Any]]) -> Packing:
+    """Add the leaves of a space under their dotted names, in order, and return how a flat row of them is packed."""
+    prefix = f"{name}." if name else ""
     if isinstance(space, spaces.Tuple):
-        return tuple(_flatten(part, leaves) for part in space.spaces)
+        return tuple(_flatten(part, f"{prefix}{index}", leaves) for index, part in enumerate(space.spaces))
     if isinstance(space, spaces.Dict):
-        return {key: _flatten(part, leaves) for key, part in space.spaces.items()}
-    first = sum(math.prod(leaf.shape or ()) for leaf in leaves)
-    leaves.append(space)
+        return {key: _flatten(part, f"{prefix}{key}", leaves) for key, part in space.spaces.items()}
+    if name in leaves:
+        raise UnsupportedSpace(f"{space} under a name that is there twice, {name!r}")
+    first = sum(math.prod(leaf.shape or ()) for leaf in leaves.values())
+    leaves[name] = space
     shape = space.shape or ()
-    return Slot(first, first + math.prod(shape), shape, space.dtype)
+    return Slot(first, first + math.prod(shape), shape, space.dtype, isinstance(space, spaces.Discrete))
 
 
 def _sizes(space: Any) -> Array:

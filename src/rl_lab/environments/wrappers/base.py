@@ -57,6 +57,13 @@ def check_number(name: str, value: Any, *, low: float, high: float = np.inf, is_
     return value
 
 
+def copied(action: Any) -> Any:
+    """Return an action that an environment may write into, as some do."""
+    if isinstance(action, np.ndarray):
+        return action.copy()
+    return copy.deepcopy(action) if isinstance(action, dict | tuple) else action
+
+
 class TimeLimit(LabWrapper):
     """Truncates episodes; a shorter limit inside or outside of it keeps its right.
 
@@ -114,8 +121,7 @@ class ActionRepeat(LabWrapper):
         for left in reversed(range(self.frames_per_step)):
             if self._watched is not None:
                 self._watched.is_watched = left == 0
-            given = action.copy() if isinstance(action, np.ndarray) else action  # some environments write into it
-            obs, reward, terminated, truncated, info = self.env.step(given)
+            obs, reward, terminated, truncated, info = self.env.step(copied(action))
             total += float(reward)
             if terminated or truncated:
                 break
@@ -144,8 +150,8 @@ class StickyActions(LabWrapper):
     def step(self, action: Any) -> Outcome:
         """Choose between the given and the previous action."""
         if self.unwrapped.np_random.random() >= self._probability or self._taken is None:
-            self._taken = copy.copy(action)
-        return self.env.step(copy.copy(self._taken))
+            self._taken = copied(action)
+        return self.env.step(copied(self._taken))
 
     def get_state(self) -> LayerState:
         """Return the previous action."""

@@ -1,0 +1,197 @@
+"""Milliseconds, kernels and kernel time of a world-model agent's update on a GPU: eager, compiled and captured.
+
+Every case is a process of its own, so that the time to the first update is what a user waits. An update includes
+sampling the batch (16 sequences of 64 steps and the one before) and writing refreshed states back. All cases draw the
+same batches and noise: `difference` is the largest relative one of the first update's losses to those of eager
+float32.
+
+    python benchmarks/world_model_gpu.py [--cases dreamer_v3:1m:captured:tf32 ...] [--out results/world_model_gpu.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+STARTED = time.perf_counter()
+
+import torch  # noqa: E402
+from harness import RESULTS, markdown_table, provenance  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from rl_lab.config.allow_list import AllowList  # noqa: E402
+from rl_lab.config.build import assemble  # noqa: E402
+from rl_lab.config.compose import compose  # noqa: E402
+from rl_lab.config.targets import Targets  # noqa: E402
+from rl_lab.core import HookCall, Phase, Update, seed_everything  # noqa: E402
+from rl_lab.orchestration.collector import Collector  # noqa: E402
+
+CASES = (
+    "dreamer_v3:1m:eager:float32",
+    "dreamer_v3:1m:compiled:float32",
+    "dreamer_v3:1m:captured:float32",
+    "dreamer_v3:1m:captured:tf32",
+    "dreamer_v3:1m:captured:bfloat16",
+    "dreamer_v3:12m:eager:float32",
+    "dreamer_v3:12m:compiled:float32",
+    "dreamer_v3:12m:captured:float32",
+    "dreamer_v3:12m:captured:tf32",
+    "dreamer_v3:12m:captured:bfloat16",
+    "dreamer_v3_2023:-:captured:tf32",
+    "planet:-:captured:tf32",
+)
+PHASE = Phase("train", "online", (HookCall("collect"), HookCall("update_agent")), "steps", 1)
+NUM_ENVS, COLLECTED, ROUNDS = 16, 200, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), help="preset:size:way:precision")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
+    parser.add_argument("--out", type=Path, default=RESULTS / "world_model_gpu.json")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one, arguments.device, arguments.seconds)))
+        return
+    rows: list[dict[str, Any]] = []
+    for case in arguments.cases:
+        command = [sys.executable, __file__, "--one", case, "--device", arguments.device]
+        done = subprocess.run(
+            [*command, "--seconds", str(arguments.seconds)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            print(f"{case}: {done.stderr[-1500:]}", flush=True)
+            continue
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        print({key: value for key, value in rows[-1].items() if key != "losses"}, flush=True)
+        write(rows, arguments.out)
+    shown = [{key: value for key, value in row.items() if key not in ("losses", "rounds_ms")} for row in rows]
+    print(markdown_table(shown))
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write the rows, each with its distance to the eager one of its kind."""
+    for row in rows:
+        kind = [other for other in rows if other["way"] == "eager" and is_alike(row, other)]
+        if kind:
+            pairs = [(row["losses"][name], value) for name, value in kind[0]["losses"].items()]
+            row["difference"] = max(abs(mine - theirs) / max(1e-3, abs(theirs)) for mine, theirs in pairs)
+    path.write_text(json.dumps({**provenance(), "gpu": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
+
+
+def is_alike(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (row["preset"], row["size"]) == (other["preset"], other["size"])
+
+
+def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
+    """Return the row of one case."""
+    preset, size, way, precision = case.split(":")
+    agent = Agent(preset, size, way, precision, device)
+    losses = {name: float(value) for name, value in agent.update().items() if name.endswith("loss")}
+    first_s = time.perf_counter() - STARTED
+    for _ in range(5):
+        agent.update()
+    torch.cuda.synchronize()
+    ready_s = time.perf_counter() - STARTED
+    rounds = [milliseconds(agent.update, seconds) for _ in range(ROUNDS)]
+    update_ms = statistics.median(rounds)
+    kernels, kernel_ms = kernel_time(agent.update)
+    return {
+        "preset": preset,
+        "size": size,
+        "way": way,
+        "precision": precision,
+        "update_ms": round(update_ms, 2),
+        "kernels": kernels,
+        "kernel_ms": round(kernel_ms, 2),
+        "kernel_share": round(kernel_ms / update_ms, 2),
+        "first_update_s": round(first_s, 1),
+        "ready_s": round(ready_s, 1),
+        "act_ms": round(milliseconds(agent.act, seconds / 4), 3),
+        "parameters": sum(parameter.numel() for parameter in agent.workflow.parameters()),
+        "rounds_ms": [round(value, 2) for value in rounds],
+        "losses": losses,
+    }
+
+
+class Agent:
+    """A workflow with a filled buffer."""
+
+    def __init__(self, preset: str, size: str, way: str, precision: str, device: str) -> None:
+        options = [
+            f"+preset={preset}",
+            "+environment=tensor_pendulum",
+            f"environment.num_envs={NUM_ENVS}",
+            "experiment.name=benchmark",
+            "training.total_timesteps=1_000_000",
+            f"experiment.device={device}",
+            f"experiment.compile={way}",
+            f"experiment.precision={precision}",
+            "experiment.deterministic=false",
+            "buffers.replay.capacity=20_000",
+        ]
+        if size != "-":
+            options.append(f"+model_size={size}")
+        parts = assemble(compose(options), Targets(AllowList()))
+        self.workflow, self.buffer = parts.workflow, parts.context.buffers["replay"]
+        collector = Collector(parts.env, 0, lambda name: nullcontext())
+        found = collector.collect(self.workflow, COLLECTED, env_steps=0, should_stop=lambda: False)
+        self.buffer.add(found.trajectory)
+        self.obs, self.is_first = torch.randn(NUM_ENVS, 3, device=device), torch.zeros(NUM_ENVS, device=device).bool()
+        self.carry = self.workflow.initial_carry(NUM_ENVS)
+        hook = "update_agent" if "update_agent" in self.workflow.hooks() else "update_world_model"
+        self._hook = getattr(self.workflow, hook)
+        seed_everything(1)
+
+    def update(self) -> dict[str, Any]:
+        """Sample, update and write back; return the metrics."""
+        update = self._hook(self.buffer.sample(), phase=PHASE)
+        if not isinstance(update, Update):
+            return update
+        self.buffer.write_back(update.write_back)
+        return update.metrics
+
+    @torch.inference_mode()
+    def act(self) -> None:
+        """Decide once for all environments."""
+        self.workflow.act(self.obs, self.carry, is_first=self.is_first, explore=True, step=10**9)
+
+
+def milliseconds(call: Any, seconds: float) -> float:
+    """Return the mean time of calls that are made for about so long."""
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        call()
+        count += 1
+        if count % 20 == 0:  # calls do not wait; without this the loop would run far ahead of the device
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start) / count
+
+
+def kernel_time(call: Any) -> tuple[int, float]:
+    """Return the kernels of one call and the milliseconds that they ran."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    kernels = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    if names := os.environ.get("KERNELS"):  # where the time goes
+        Path(names).write_text("\n".join(f"{event.device_time:.1f} {event.name}" for event in kernels))
+    return len(kernels), sum(event.device_time for event in kernels) / 1e3
+
+
+if __name__ == "__main__":
+    main()

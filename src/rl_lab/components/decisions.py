@@ -1,0 +1,39 @@
+"""Decisions of agents with a state, as static functions: on a GPU, hundreds of small kernels become one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_lab.core import ACTION_MASK, Actions, Carry, Observation, WorkflowContext
+
+Decide = Callable[[Any, Observation, Carry, Tensor], tuple[Actions, Carry]]
+
+
+class Decisions:
+    """Calls a deciding function through a static one for each behaviour and number of environments: shapes are fixed.
+
+    Args:
+        decide: Takes behaviour, observations, carry and `is_first`; returns actions and the next carry.
+        context: Of the workflow.
+    """
+
+    def __init__(self, decide: Decide, context: WorkflowContext) -> None:
+        self._decide, self._static = torch.no_grad()(decide), context.static
+        self._made: dict[tuple[Any, int], Callable[..., tuple[Actions, Carry]]] = {}
+
+    def __call__(self, behaviour: Any, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        """Return actions and the next carry."""
+        key = (behaviour, len(is_first))
+        if key not in self._made:
+            self._made[key] = self._static(partial(self._decide, behaviour))
+        return self._made[key](obs, carry, is_first)
+
+
+def action_mask(obs: Observation) -> Tensor | None:
+    """Return what an observation says of which choices are allowed [N, A]."""
+    return None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()

@@ -1,0 +1,166 @@
+"""One step of a model, done over and over: through time, fast forwards and backwards.
+
+Plain autograd computes a small weight gradient at every step and adds it to the last one. Here the loop backwards only
+carries the gradient of the state; with all of those known, the gradients of parameters and inputs are those of one
+large batch over all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rl_lab.core.context import as_it_is
+
+Tensors = tuple[Tensor, ...]
+Fuse = Callable[[Any], Any]  # makes few kernels of a function of fixed shapes, or leaves it as it is
+Run = Callable[[Tensors, Tensors, Tensors], Tensors]
+
+
+class Step(nn.Module):
+    """One step: carry and inputs of this step, all [B, ...], to outputs [B, ...] that begin with the next carry.
+
+    The rows of a batch do not know of each other, and nothing is drawn: noise is an input.
+    """
+
+    def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the outputs."""
+        raise NotImplementedError
+
+
+class Scan:
+    """Runs a step over time.
+
+    Args:
+        step: What is done.
+        fuse: How its kernels are made.
+        learned: Part of the step whose parameters get gradients; None: the whole step.
+    """
+
+    def __init__(self, step: Step, fuse: Fuse = as_it_is, *, learned: nn.Module | None = None) -> None:
+        self.step = step
+        wanted = {id(parameter) for parameter in (step if learned is None else learned).parameters()}
+        self._names = [name for name, _ in step.named_parameters()]
+        self._is_cast = [
+            parameter.ndim > 1 or name in linear_biases(step) for name, parameter in step.named_parameters()
+        ]
+        self._is_learned = [id(parameter) in wanted for parameter in step.parameters()]
+        self.run: Run = fuse(self._run)  # on the rows of a step
+        self.run_all: Run = fuse(self._run)  # on those of all steps: other shapes, another kernel
+
+    def _run(self, parameters: Tensors, carry: Tensors, inputs: Tensors) -> Tensors:
+        return functional_call(self.step, dict(zip(self._names, parameters, strict=True)), (carry, inputs))
+
+    def __call__(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the outputs [T, B, ...] of inputs [T, B, ...] from a first carry [B, ...]."""
+        parameters = tuple(
+            parameter if is_learned else parameter.detach()
+            for parameter, is_learned in zip(self.step.parameters(), self._is_learned, strict=True)
+        )
+        if torch.is_grad_enabled():
+            return _Scan.apply(self, len(carry), len(inputs), *carry, *inputs, *parameters)
+        return _stacked([outputs for _, outputs in self.loop(carry, inputs, self.cast(parameters))])
+
+    def cast(self, parameters: Tensors) -> Tensors:
+        """Return the parameters with weights in the precision of matrix products: once, and not at every step."""
+        lower = lower_precision(parameters[0].device)
+        if lower is None:
+            return parameters
+        return tuple(p.to(lower) if is_cast else p for p, is_cast in zip(parameters, self._is_cast, strict=True))
+
+    def loop(self, carry: Tensors, inputs: Tensors, parameters: Tensors) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield carry and outputs of every step; with gradients enabled, a step knows how to go back to its carry."""
+        for given in zip(*(leaf.unbind() for leaf in inputs), strict=True):
+            held = tuple(leaf.detach().requires_grad_(torch.is_grad_enabled()) for leaf in carry)
+            outputs = self.run(parameters, held, given)
+            yield held, outputs
+            carry = outputs[: len(held)]
+
+
+class _Scan(torch.autograd.Function):
+    """The loop, and the way back through it."""
+
+    @staticmethod
+    def forward(ctx: Any, scan: Scan, num_carry: int, num_inputs: int, *tensors: Tensor) -> Tensors:
+        remaining = iter([tensor.detach() for tensor in tensors])
+        carry, inputs = tuple(islice(remaining, num_carry)), tuple(islice(remaining, num_inputs))
+        parameters = tuple(remaining)
+        with torch.enable_grad():
+            tape = list(scan.loop(carry, inputs, scan.cast(parameters)))
+        ctx.scan, ctx.tape, ctx.inputs, ctx.parameters = scan, tape, inputs, parameters
+        ctx.precision = precision_now(inputs[0].device)
+        return _stacked([outputs for _, outputs in tape])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        tape = ctx.tape
+        flowing: Tensors = ()
+        of_steps = list(zip(*(leaf.unbind() for leaf in gradients), strict=True))
+        for index in reversed(range(len(tape))):
+            carry, outputs = tape[index]
+            if flowing:  # what the steps after this one want of its carry
+                summed = torch._foreach_add(of_steps[index][: len(flowing)], flowing)
+                of_steps[index] = (*summed, *of_steps[index][len(flowing) :])
+            flowing = _gradients(outputs, carry, of_steps[index])
+        others = _gradients_of_all(ctx, _stacked([carry for carry, _ in tape]), _stacked(of_steps))
+        del ctx.tape
+        return None, None, None, *flowing, *others
+
+
+def _gradients_of_all(ctx: Any, carries: Tensors, wanted: Tensors) -> list[Tensor | None]:
+    """Return the gradients of inputs and parameters, with all steps as one batch."""
+    needed = ctx.needs_input_grad[-len(ctx.inputs) - len(ctx.parameters) :]
+    if not any(needed):
+        return [None] * len(needed)
+    given = (*_flat(ctx.inputs), *ctx.parameters)
+    leaves = tuple(tensor.detach().requires_grad_(needs) for tensor, needs in zip(given, needed, strict=True))
+    inputs, parameters = leaves[: len(ctx.inputs)], leaves[len(ctx.inputs) :]
+    with torch.enable_grad(), ctx.precision():
+        outputs = ctx.scan.run_all(parameters, _flat(carries), inputs)
+    found = iter(_gradients(outputs, tuple(leaf for leaf in leaves if leaf.requires_grad), _flat(wanted)))
+    gradients = [next(found) if needs else None for needs in needed]
+    shaped = zip(gradients, ctx.inputs, strict=False)
+    return [
+        *(None if gradient is None else gradient.view_as(like) for gradient, like in shaped),
+        *gradients[len(inputs) :],
+    ]
+
+
+def _gradients(outputs: Tensors, sources: Tensors, wanted: Tensors) -> Tensors:
+    """Return the gradients of sources; what does not depend on any source, or is not used, is left out."""
+    pairs = [(output, want) for output, want in zip(outputs, wanted, strict=True) if output.requires_grad]
+    return torch.autograd.grad([output for output, _ in pairs], sources, [want for _, want in pairs], allow_unused=True)
+
+
+def _stacked(steps: Sequence[Tensors]) -> Tensors:
+    return tuple(torch.stack([leaf.detach() for leaf in leaves]) for leaves in zip(*steps, strict=True))
+
+
+def _flat(leaves: Tensors) -> Tensors:
+    """Return [T B, ...] of [T, B, ...]."""
+    return tuple(leaf.flatten(0, 1) for leaf in leaves)
+
+
+def precision_now(device: torch.device) -> Callable[[], torch.autocast]:
+    """Return what makes the present precision of matrix products again."""
+    lower = lower_precision(device)
+    return partial(torch.autocast, device.type, dtype=lower, enabled=lower is not None, cache_enabled=False)
+
+
+def linear_biases(module: nn.Module) -> set[str]:
+    """Return the names of biases that are added within a matrix product."""
+    return {f"{name}.bias" for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+
+
+def lower_precision(device: torch.device) -> torch.dtype | None:
+    """Return in which precision matrix products are done, if that is not the parameters' own."""
+    kind = device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)

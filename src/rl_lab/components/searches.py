@@ -1,0 +1,128 @@
+"""What a planner draws sequences of actions from: normals for numbers, categorical distributions for choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_lab.components.model_actions import one_hots
+from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
+
+Spread = Callable[[Tensor], Tensor]  # variance of elites -> standard deviation of the next round
+MIN_CHANCE = 1e-3  # added to that of every choice: one that no elite took can come back
+
+
+class PlannedActions(NamedTuple):
+    """What actions look like to a planner: numbers in [-1, 1], and then one-hots of choices one after the other."""
+
+    dim: int  # numbers and one-hots of an action, A
+    nvec: tuple[int, ...] = ()  # sizes of the choices
+
+    @property
+    def num_numbers(self) -> int:
+        """Return how many of them are numbers; the others are one-hots."""
+        return self.dim - sum(self.nvec)
+
+    def centre(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Return zeros for numbers and equal chances for choices, [*shape, A]."""
+        chances = [torch.full((size,), 1.0 / size, device=device) for size in self.nvec]
+        return torch.cat([torch.zeros(self.num_numbers, device=device), *chances]).expand(*shape, self.dim)
+
+    def moved(self, centre: Tensor) -> Tensor:
+        """Return where to go on from a `centre` [..., A]: certain choices would end the search before it began."""
+        doubts = 0.5 * (centre + self.centre(centre.shape[:-1], centre.device))
+        return torch.cat([centre[..., : self.num_numbers], doubts[..., self.num_numbers :]], -1)
+
+    def highest(self, scores: Tensor) -> Tensor:
+        """Return the one-hots [..., choices] of the choices with the highest scores [..., choices]."""
+        return one_hots(scores, self.nvec)
+
+
+class NumberSearch:
+    """Normals around a sequence of numbers.
+
+    Args:
+        centre: Means [H, N, A].
+        std: Standard deviations [H, N, A].
+        spread: Makes those of the next round.
+    """
+
+    def __init__(self, centre: Tensor, std: Tensor, spread: Spread) -> None:
+        self.centre, self.std, self._spread = centre, std, spread
+
+    def draw(self, count: int) -> Tensor:
+        """Return sequences [H, N, count, A]."""
+        steps, num_envs, dim = self.centre.shape
+        noise = torch.randn(steps, num_envs, count, dim, device=self.centre.device)
+        return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp_(-1.0, 1.0)
+
+    def refitted(self, elites: Tensor, weights: Tensor) -> NumberSearch:
+        """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E]."""
+        shares = weights.unsqueeze(-1)
+        mean = (shares * elites).sum(2)
+        variance = (shares * (elites - mean.unsqueeze(2)).square()).sum(2)
+        return NumberSearch(mean, self._spread(variance), self._spread)
+
+    def mode(self) -> Tensor:
+        """Return the means."""
+        return self.centre
+
+
+class ChoiceSearch:
+    """Independent categorical distributions over the choices of a sequence.
+
+    Args:
+        centre: Chances [H, N, choices].
+        actions: Which of them are one choice.
+        mask: False where the first action may not be, [N, choices].
+    """
+
+    def __init__(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> None:
+        self.centre, self._actions, self._mask = centre, actions, mask
+        logits = (centre + MIN_CHANCE).log()
+        self._logits = logits if mask is None else torch.cat([masked_logits(logits[:1], mask), logits[1:]])
+
+    def draw(self, count: int) -> Tensor:
+        """Return sequences of one-hots [H, N, count, choices]."""
+        return self._actions.highest(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)))
+
+    def refitted(self, elites: Tensor, weights: Tensor) -> ChoiceSearch:
+        """Return the search with the frequencies of elites [H, N, E, choices], weighted by [N, E]."""
+        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._actions, self._mask)
+
+    def mode(self) -> Tensor:
+        """Return the likeliest choices as one-hots."""
+        return self._actions.highest(self._logits)
+
+
+class MixedSearch:
+    """Numbers and choices side by side: drawn apart, judged together.
+
+    Args:
+        numbers: Of the first numbers of an action.
+        choices: Of the one-hots behind them.
+    """
+
+    def __init__(self, numbers: NumberSearch, choices: ChoiceSearch) -> None:
+        self._numbers, self._choices = numbers, choices
+        self.centre = torch.cat([numbers.centre, choices.centre], -1)
+
+    def draw(self, count: int) -> Tensor:
+        """Return sequences [H, N, count, A]."""
+        return torch.cat([self._numbers.draw(count), self._choices.draw(count)], -1)
+
+    def refitted(self, elites: Tensor, weights: Tensor) -> MixedSearch:
+        """Return both searches fitted to their part of elites [H, N, E, A], weighted by [N, E]."""
+        split = self._numbers.centre.shape[-1]
+        numbers = self._numbers.refitted(elites[..., :split], weights)
+        return MixedSearch(numbers, self._choices.refitted(elites[..., split:], weights))
+
+    def mode(self) -> Tensor:
+        """Return the means, and the likeliest choices as one-hots."""
+        return torch.cat([self._numbers.mode(), self._choices.mode()], -1)
+
+
+Search = NumberSearch | ChoiceSearch | MixedSearch

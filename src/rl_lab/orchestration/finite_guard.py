@@ -1,0 +1,127 @@
+"""Ends a run whose losses or weights are no numbers any more, with all that is needed to see it happen again."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_lab.core.buffer import Batch
+from rl_lab.core.context import WorkflowContext
+from rl_lab.core.errors import CheckpointError, LabError
+from rl_lab.core.phase import Phase
+from rl_lab.core.seeding import global_rng_state
+from rl_lab.core.trees import tree_map
+from rl_lab.core.workflow import Workflow
+from rl_lab.orchestration.optimizer_state import optimizer_state
+from rl_lab.orchestration.signals import Interrupted
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.tracker import NotFiniteError, Tracker
+
+CheckFinite = Literal["rows", "every_update"]
+
+
+class Begun(NamedTuple):
+    """The newest update, as it began."""
+
+    hook: str
+    phase: str
+    batch: Batch | None
+    before: dict[str, Any] | None  # weights, optimisers and random streams; only where every update is checked
+
+
+class FiniteGuard:
+    """Looks at metrics whenever they are fetched, and at weights before they are saved; never waits beyond that.
+
+    As a context it turns the error of a poisoned run, whatever was raised, into one line that names the term, the last
+    good checkpoint and the dump: a directory like that of a checkpoint, with the batch of the newest update.
+
+    Args:
+        workflow: Whose weights are looked at.
+        context: Its counters and optimisers.
+        tracker: Whose running means are looked at; the dump lies in its run, under `crash/`.
+        checkpoints: The good ones.
+        check: rows (when rows or checkpoints are written, and after updates from rollouts) or every_update.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        context: WorkflowContext,
+        tracker: Tracker,
+        checkpoints: CheckpointStore,
+        check: CheckFinite,
+    ) -> None:
+        self._workflow, self._context, self._tracker, self._checkpoints = workflow, context, tracker, checkpoints
+        self._is_strict = check == "every_update"
+        self._begun: Begun | None = None
+
+    def begin(self, hook: str, phase: Phase, batch: Batch | None = None) -> None:
+        """Remember what an update begins with."""
+        self._begun = Begun(hook, phase.name, batch, self._state() if self._is_strict else None)
+
+    def end(self, *, is_rollout: bool) -> None:
+        """Check an update where every one is checked; one from a rollout always, which is not kept any longer."""
+        if is_rollout or self._is_strict:
+            self.check()
+        if is_rollout and self._begun is not None:  # it is large, and the next one needs the room
+            self._begun = self._begun._replace(batch=None)
+
+    def check(self) -> None:
+        """Raise NotFiniteError when a metric since the last row or a weight is not finite."""
+        self._tracker.check_finite()
+        for name, weight in self._workflow.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise NotFiniteError(f"weight {name} holds NaN or infinity")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not isinstance(error, Exception) or isinstance(error, Interrupted):
+            return
+        found = error if isinstance(error, NotFiniteError) else self._find()
+        if found is not None:
+            raise LabError(self._report(str(found))) from error
+
+    def _find(self) -> NotFiniteError | None:
+        """Return what is not finite: NaN actions or probabilities show as errors of those who were given them."""
+        try:
+            self.check()
+        except NotFiniteError as error:
+            return error
+        return None
+
+    def _report(self, term: str) -> str:
+        counters, saved = self._context.counters, self._checkpoints.entries()
+        good = saved[-1].path if saved else None
+        last = "no checkpoint was saved before" if good is None else f"last good checkpoint: {good}"
+        return (
+            f"{term} after update {counters.updates} (env step {counters.env_steps}); {last}; "
+            f"{self._dump(term, None if good is None else good.name)}"
+        )
+
+    def _dump(self, term: str, checkpoint: str | None) -> str:
+        """Write the dump and say where it is; one that cannot be written is no reason to hide what happened."""
+        begun = self._begun._asdict() if self._begun is not None else {}
+        counters = self._context.counters.get_state()
+        metrics, phase = self._tracker.running_means(), begun.get("phase", "")
+        rng = global_rng_state()
+        state = {"term": term, "metrics": metrics, "counters": counters, "checkpoint": checkpoint, "rng": rng, **begun}
+        store = CheckpointStore(self._tracker.run.crash, keep_last=1, keep_best=0)
+        try:
+            return f"dump: {store.save(state, counters=counters, phase=phase)}"
+        except (CheckpointError, TypeError) as error:
+            return f"no dump: {error}"
+
+    def _state(self) -> dict[str, Any]:
+        """Return copies of what an update depends on beside its batch."""
+        optimizers = {name: optimizer_state(optimizer) for name, optimizer in self._context.optimizers.items()}
+        state = {
+            "workflow": dict(self._workflow.state_dict()),
+            "workflow_state": self._workflow.get_state(),
+            "optimizers": optimizers,
+            "rng": global_rng_state(),
+        }
+        return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, state)

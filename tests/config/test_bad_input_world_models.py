@@ -1,0 +1,43 @@
+"""What does not fit a world model is told in one line at the start, and leaves nothing on disk."""
+
+import pytest
+from typer.testing import CliRunner
+
+from rl_lab.cli.main import app
+
+TOTAL, CARTPOLE = "training.total_timesteps=1e5", ("+environment=cartpole", "environment.num_envs=4")
+SEED = "{name: seed, duration_steps: 40, hooks: [collect]}, {name: learn, duration_updates: 9, hooks: [update_agent]}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (
+            (TOTAL, "+environment=minatar_breakout"),
+            "environment: images of 10x10 cannot be halved 4 times by components.world_model.encoder "
+            "(sides must be multiples of 16, 16 or more)",
+        ),
+        (
+            (TOTAL, *CARTPOLE, "buffers.replay.sequence_length=502", "buffers.replay.cross_episodes=false"),
+            "buffers.replay: sequence_length=502 is longer than any episode (500 steps, 501 rows) "
+            "and cross_episodes is false",
+        ),
+        (
+            (TOTAL, *CARTPOLE, "buffers.replay.sequence_length=24", f"training.phases=[{SEED}]"),
+            "phase 'learn' can never update: buffer 'replay' waits for 48 env steps or more, "
+            "the phases before it collect 40",
+        ),
+        (
+            ("training.total_timesteps=120", *CARTPOLE),
+            "buffers.replay: 128 steps before the first update (sequence_length) are more than "
+            "training.total_timesteps=120",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(tmp_path / "experiments"))
+    result = CliRunner().invoke(app, ["train", "+preset=dreamer_v3", "experiment.name=bad", *overrides])
+    assert result.output.strip().splitlines() == [f"error: {text}"]
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,37 @@
+"""The hook `evaluate_world_model` in whole runs: what it writes, and that training does not notice it."""
+
+import json
+
+import pytest
+
+from rl_lab.tracking.fingerprint import tree_hash
+from rl_lab.tracking.run_directory import RunDirectory
+from tests.workflows.off_policy import run_tiny
+
+SMALL = ["training.num_eval_episodes=1", "training.eval_frequency=null", "environment.num_envs=2"]
+
+
+def run(folder, experiment, update, *, every):
+    """Run one phase that looks at its model, or never does; return the last checkpoint and the run."""
+    look = f"{{evaluate_world_model:{{every_steps:{every}}}}}"
+    phase = f"{{name:train,buffer:replay,duration_steps:64,train_ratio:0.25,workflow_hooks:[collect,{update},{look}]}}"
+    run = RunDirectory.create(folder, f"every{every}", 1)
+    return run_tiny([f"+experiment={experiment}", f"training.phases=[{phase}]", *SMALL], run), run
+
+
+@pytest.mark.parametrize(
+    ("experiment", "update"), [("planet_pendulum_mlp", "update_world_model"), ("dreamer_cartpole", "update_agent")]
+)
+def test_training_does_not_notice_it(experiment, update, tmp_path):
+    (plain, _), (looked, directory) = (run(tmp_path, experiment, update, every=every) for every in (10**6, 32))
+    keys = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters")
+    assert [key for key in keys if tree_hash(plain[key]) != tree_hash(looked[key])] == []
+    assert plain["counters"]["updates"] > 0
+    rows = [json.loads(line) for line in directory.metrics_file.read_text().splitlines()]
+    found = [row for row in rows if "eval/prediction_error_1" in row]
+    assert [row["step"] for row in found] == [32, 64]
+    assert all(
+        {"eval/prediction_error_6", "eval/prediction_error_11", "eval/reward_error_11"} <= row.keys() for row in found
+    )
+    assert ("eval/continue_brier" in found[0]) == (experiment == "dreamer_cartpole")
+    assert len(list((directory.media / "eval").glob("open_loop_vector_*.png"))) == 2
