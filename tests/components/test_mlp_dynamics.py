@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.identity_representation import IdentityDecoder, IdentityEncoder
 from rl_lab.components.imagination import Imagination
 from rl_lab.components.layers import LayerStyle
 from rl_lab.components.mlp_dynamics import MLPDynamics
-from rl_lab.components.rssm import Latent
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_decoder import WorldDecoder

@@ -7,14 +7,23 @@ import numpy as np
 import pytest
 import torch
 
+from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.planners import CEM, MPPI
-from rl_lab.components.searches import PlannedActions
-from rl_lab.core import ConfigError
+from rl_lab.core import Box, ConfigError, EnvSpec, MultiDiscrete
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
-NUMBERS, CHOICES, MIXED = PlannedActions(2), PlannedActions(5, (2, 3)), PlannedActions(7, (2, 3))
 PULL = (0.4, -0.7)  # what makes the environments differ
+
+
+def actions_of(num_numbers=0, nvec=()):
+    """Return actions with so many numbers and choices of these sizes."""
+    parts = {"numbers": Box((num_numbers,), low=-1.0, high=1.0)} if num_numbers else {}
+    parts |= {"choices": MultiDiscrete(nvec)} if nvec else {}
+    return ModelActions(EnvSpec("x", Box((1,)), parts), "Test")
+
+
+NUMBERS, CHOICES, MIXED = actions_of(2), actions_of(0, (2, 3)), actions_of(2, (2, 3))
 
 
 def worth(sequences):
@@ -195,7 +204,7 @@ def naive_choice(chances, luck, mask):
 def test_the_best_numbers_are_found_for_every_environment_at_once(planner):
     torch.manual_seed(0)
     target = torch.rand(4, 6, 3) * 2.4 - 1.2  # some of them out of reach
-    found = planner.plan(lambda a: -(a - target.unsqueeze(2)).square().sum((0, -1)), 6, PlannedActions(3), CPU)
+    found = planner.plan(lambda a: -(a - target.unsqueeze(2)).square().sum((0, -1)), 6, actions_of(3), CPU)
     assert found.actions.shape == (4, 6, 3)
     assert float(target.abs().max()) > 1.1
     torch.testing.assert_close(found.actions, target.clamp(-1, 1), rtol=0, atol=0.05)
@@ -210,7 +219,7 @@ def test_the_best_choices_are_found_though_only_their_order_pays(planner):
         hits = (sequences.argmax(-1) == secret.unsqueeze(2)).float()
         return hits.cumprod(0).sum(0)
 
-    found = planner.plan(length_of_match, 5, PlannedActions(3, (3,)), CPU)
+    found = planner.plan(length_of_match, 5, actions_of(0, (3,)), CPU)
     assert torch.equal(found.actions.argmax(-1), secret)
     assert torch.equal(found.actions.sum(-1), torch.ones(6, 5))
 
@@ -222,10 +231,10 @@ def test_a_sequence_whose_worth_is_no_number_never_wins():
         first = sequences[0, ..., 0]
         return torch.where(first > 0, torch.nan, torch.where(first < -0.5, -torch.inf, first))
 
-    found = CEM(2, 100, 10, 6).plan(broken, 3, PlannedActions(1), CPU)
+    found = CEM(2, 100, 10, 6).plan(broken, 3, actions_of(1), CPU)
     assert bool((found.actions[0] <= 0.0).all())
     assert float(found.actions[0].min()) > -0.2
-    nothing = MPPI(2, 50, 10, 3).plan(lambda a: torch.full(a.shape[1:3], torch.nan), 3, PlannedActions(1), CPU)
+    nothing = MPPI(2, 50, 10, 3).plan(lambda a: torch.full(a.shape[1:3], torch.nan), 3, actions_of(1), CPU)
     assert bool(nothing.actions.isfinite().all())
 
 
@@ -233,7 +242,7 @@ def test_proposals_win_where_drawing_finds_nothing():
     torch.manual_seed(0)
     needle = torch.rand(3, 2, 1, 4) * 2 - 1
     planner = MPPI(3, 32, 8, 2, temperature=100.0, execute="elite")
-    found = planner.plan(lambda a: (a == needle).all(-1).all(0).float(), 2, PlannedActions(4), CPU, proposals=needle)
+    found = planner.plan(lambda a: (a == needle).all(-1).all(0).float(), 2, actions_of(4), CPU, proposals=needle)
     assert torch.equal(found.actions, needle.squeeze(2))
 
 
@@ -242,7 +251,7 @@ def test_elites_are_executed_in_proportion_to_their_weights():
     proposals = torch.tensor([-0.5, 0.0, 0.5]).view(1, 1, 3, 1).expand(1, 5000, 3, 1)
     planner = MPPI(1, 3, 3, 1, temperature=2.0, execute="elite")
     worths = torch.tensor([0.0, 0.3, 0.6, -99.0, -99.0, -99.0])
-    found = planner.plan(lambda a: worths.expand(5000, -1), 5000, PlannedActions(1), CPU, proposals=proposals)
+    found = planner.plan(lambda a: worths.expand(5000, -1), 5000, actions_of(1), CPU, proposals=proposals)
     for value, share in zip((-0.5, 0.0, 0.5), mppi_weights([0.0, 0.3, 0.6], 2.0), strict=True):
         assert float((found.actions == value).float().mean()) == pytest.approx(share, abs=0.02)
 
@@ -255,7 +264,7 @@ def test_a_warm_start_begins_a_step_further_and_choices_stay_open():
         return (sequences.argmax(-1) == secret[:3].view(3, 1, 1)).float().sum(0)
 
     torch.manual_seed(0)
-    actions = PlannedActions(3, (3,))
+    actions = actions_of(0, (3,))
     begun = planner.initial_belief(2, actions, CPU)
     torch.testing.assert_close(begun, torch.full((2, 3, 3), 1 / 3))
     plan = planner.plan(match, 2, actions, CPU, belief=begun, is_first=torch.ones(2, dtype=torch.bool))

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.layers import LayerStyle
-from rl_lab.components.rssm import RSSM, Latent
+from rl_lab.components.rssm import RSSM
 from rl_lab.components.rssm_cores import make_core
 from rl_lab.core import ConfigError
 

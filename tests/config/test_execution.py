@@ -10,7 +10,7 @@ from rl_lab.config.build import assemble
 from rl_lab.config.compose import compose
 from rl_lab.config.execution import reject_uncapturable, reject_uncompilable
 from rl_lab.config.targets import Targets
-from rl_lab.core import ConfigError, Optimizers
+from rl_lab.core import ConfigError, Optimizers, Update
 from rl_lab.orchestration.static_step import StaticSteps
 from tests.workflows.off_policy import phase
 from tests.workflows.parts import collect, make_collector
@@ -82,16 +82,18 @@ def test_whole_updates_are_compiled_with_adam_only_and_parts_with_any_optimizer(
     assert static.execution == "compiled"
 
 
-def test_low_precision_changes_products_and_neither_parameters_nor_much():
+@pytest.mark.parametrize("experiment", ["sac_pendulum", "c51_cartpole", "fast_sac_pendulum_tensor"])
+def test_low_precision_changes_products_and_neither_parameters_nor_much(experiment):
     found = {}
     for precision in ("float32", "bfloat16"):
         options = [f"experiment.precision={precision}", "buffers.replay.min_size=64", "experiment.device=cpu"]
-        parts = assemble(compose(["+experiment=sac_pendulum", "budget=tiny", *options]), Targets(AllowList()))
+        parts = assemble(compose([f"+experiment={experiment}", "budget=tiny", *options]), Targets(AllowList()))
         buffer = parts.context.buffers["replay"]
         buffer.add(collect(make_collector(parts.env), parts.workflow, 100))
         torch.manual_seed(0)
         metrics = parts.workflow.update_agent(buffer.sample(), phase=phase())
-        found[precision] = torch.stack([metrics["critic_loss"], metrics["actor_loss"]])
+        metrics = metrics.metrics if isinstance(metrics, Update) else metrics
+        found[precision] = metrics["critic_loss"]
         assert {parameter.dtype for parameter in parts.workflow.parameters()} == {torch.float32}
     assert not torch.equal(found["float32"], found["bfloat16"])
     torch.testing.assert_close(found["bfloat16"], found["float32"], rtol=0.02, atol=0.02)

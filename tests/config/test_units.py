@@ -7,7 +7,7 @@ from rl_lab.core import HookCall, Phase
 
 
 def phase(name, buffer, train_ratio, times=1):
-    calls = (HookCall("collect"), HookCall("update_agent", times))
+    calls = (HookCall("collect"), HookCall("update_agent", times, is_update=True))
     return Phase(name, "online", calls, "steps", 100, buffer=buffer, train_ratio=train_ratio)
 
 

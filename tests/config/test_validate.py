@@ -125,7 +125,8 @@ def test_every_option_says_what_it_means():
     ],
 )
 def test_a_first_batch_after_the_end_is_refused(needed, hooks, is_refused):
-    phase = Phase("train", "online", tuple(HookCall(hook) for hook in hooks), "steps", 100, buffer="replay")
+    calls = tuple(HookCall(hook, is_update=hook == "update_agent") for hook in hooks)
+    phase = Phase("train", "online", calls, "steps", 100, buffer="replay")
     config = {"training": {"total_timesteps": 100}, "buffers": {"replay": {"batch_size": needed}}}
     buffers = {"replay": SimpleNamespace(needed_steps=needed)}
     context = SimpleNamespace(config=config, buffers=buffers, num_envs=64)
@@ -140,7 +141,7 @@ def test_a_first_batch_after_the_end_is_refused(needed, hooks, is_refused):
 def test_a_phase_that_learns_from_too_little_is_refused(unit, duration, most):
     """A cycle of 5 vector steps in 4 environments collects 20 env steps."""
     seed = Phase("seed", "online", (HookCall("collect", 5),), unit, duration, buffer="replay")
-    learn = Phase("learn", "offline", (HookCall("update_agent"),), "updates", 9, buffer="replay")
+    learn = Phase("learn", "offline", (HookCall("update_agent", is_update=True),), "updates", 9, buffer="replay")
     config = {"training": {"total_timesteps": 1000}, "buffers": {"replay": {"sequence_length": 3}}}
 
     def check(needed, *phases):

@@ -38,7 +38,7 @@ class Derived(Base):
     def update_value(self, batch, *, phase):
         return {}
 
-    @hook(group="eval", updates=False)
+    @hook(group="eval", is_update=False)
     def judge(self, batch, *, phase):
         return {}
 

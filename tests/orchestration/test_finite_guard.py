@@ -8,9 +8,10 @@ import signal
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_lab.buffers.replay import ReplayBuffer
-from rl_lab.core import EnvironmentFault, LabError, hook, set_global_rng_state
+from rl_lab.core import EnvironmentFault, LabError, NotFiniteError, hook, set_global_rng_state
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.tracking.checkpoint import CheckpointStore
 from tests.orchestration.parts import Counter
@@ -129,8 +130,80 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
         update_policy.__hook__ = Counter.hooks()["update_policy"]
 
     orchestrator, line, _ = poisoned(tmp_path / "run", workflow=Silent(), cadence=CheckpointCadence(updates=7))
-    assert line.startswith("weight weight holds NaN or infinity after update 7 ")
+    assert line.startswith("workflow.weight holds NaN or infinity after update 7 ")
     assert orchestrator.checkpoints.entries() == []
+
+
+class Statistician(Counter):
+    """Holds numbers of every kind that a checkpoint has of a workflow."""
+
+    def initialize(self, context):
+        super().initialize(context)
+        self.register_buffer("scale", torch.ones(4, dtype=torch.float64))
+        self.register_buffer("nothing", torch.zeros(0))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.returns = torch.zeros(2, dtype=torch.bfloat16)
+        self.optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+
+    def get_state(self):
+        return super().get_state() | {"returns": self.returns, "lowest": -math.inf}
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+@pytest.mark.parametrize(
+    ("name", "leaf_of"),
+    [
+        ("workflow.scale", lambda workflow: workflow.scale),
+        ("workflow_state.returns", lambda workflow: workflow.returns),
+        (
+            "optimizers.policy.state.0.exp_avg_sq",
+            lambda workflow: workflow.optimizer.state[workflow.weight]["exp_avg_sq"],
+        ),
+        ("optimizers.policy.param_groups.0.lr", lambda workflow: workflow.optimizer.param_groups[0]["lr"]),
+    ],
+)
+def test_all_that_is_learned_is_looked_at_and_named(bad, name, leaf_of, tmp_path):
+    orchestrator = build(tmp_path / "run", workflow=Statistician(), phases=PHASES, total=12)
+    orchestrator.run()  # numbers that are no tensors are a workflow's own affair: one of its is infinite
+    leaf_of(orchestrator.workflow).view(-1)[-1] = bad
+    with pytest.raises(NotFiniteError, match=rf"^{name} holds NaN or infinity$"):
+        orchestrator.save()
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that are fetched from a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **kwargs or {})
+
+
+def test_looking_waits_once_however_much_there_is(tmp_path):
+    orchestrator = build(tmp_path / "run", workflow=Statistician(), phases=PHASES, total=12)
+    orchestrator.run()
+    orchestrator.workflow.many = torch.nn.ParameterList(torch.ones(3) for _ in range(20))
+    with Reads() as reads:
+        orchestrator._guard.check()
+    assert reads.count == 1
+
+
+def test_a_device_that_failed_does_not_hide_why(tmp_path):
+    class Broken(Counter):
+        is_broken = False
+
+        def act(self, *args, **kwargs):
+            self.is_broken = True
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+        def state_dict(self, *args, **kwargs):
+            if self.is_broken:
+                raise RuntimeError("CUDA error: it is still so")
+            return super().state_dict(*args, **kwargs)
+
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        build(tmp_path / "run", workflow=Broken()).run()
 
 
 def test_a_signal_does_not_save_a_poisoned_run(tmp_path):

@@ -314,7 +314,7 @@ def test_a_phase_that_can_never_update_raises(tmp_path):
 class Judging(Counter):
     """Also looks at what it learns from, with noise of its own."""
 
-    @hook(group="eval", updates=False)
+    @hook(group="eval", is_update=False)
     def judge(self, batch, *, phase):
         assert not torch.is_grad_enabled()
         assert not self.training

@@ -25,7 +25,11 @@ def test_a_phase_as_in_the_documentation():
             "free": [1, 2],
         }
     )
-    assert phase.hooks == (HookCall("collect"), HookCall("update_model", 4), HookCall("evaluate", 1, 10_000))
+    assert phase.hooks == (
+        HookCall("collect"),
+        HookCall("update_model", 4, is_update=True),
+        HookCall("evaluate", 1, 10_000),
+    )
     assert (phase.type, phase.unit, phase.duration, phase.buffer) == ("online", "steps", 1_000_000, "replay")
     assert phase["free"] == [1, 2]
     assert phase.get("absent", 7) == 7

@@ -45,8 +45,8 @@ def test_a_resumed_run_keeps_to_the_checkpoints_way():
     calls = []
     function = steps(lambda x: calls.append(steps.execution) or x + 1)
     steps.set_state({"execution": "compiled"})
-    assert steps.get_state() == {"execution": "compiled", "fuses": False}
-    steps.set_state({"execution": "eager"})
+    assert steps.get_state() == {"execution": "compiled", "fuses": False}  # an early checkpoint compiled no parts
+    steps.set_state({"execution": "eager", "fuses": None})
     assert int(function(torch.tensor(1))) == 2
     assert calls == ["eager"]
     with pytest.raises(CheckpointError, match="ran captured, which experiment.compile=eager does not"):
@@ -139,6 +139,14 @@ def test_where_parts_are_compiled_the_whole_is_not():
     steps.set_state({"execution": "eager", "fuses": False})
     assert float(whole(torch.zeros(()))) == 2.0
     assert seen[-2:] == [("whole", False), ("part", False)]
+
+
+def test_a_checkpoint_before_the_first_part_does_not_decide_for_it():
+    before, after = StaticSteps("compiled"), StaticSteps("eager")
+    before.fuse(torch.relu)
+    after.set_state(before.get_state())
+    part = after.fuse(lambda x: x + (1.0 if torch.compiler.is_compiling() else 2.0))
+    assert float(part(torch.zeros(()))) == 1.0
 
 
 def test_a_part_that_cannot_be_compiled_is_done_as_it_is():

@@ -5,11 +5,11 @@ import os
 import pytest
 import torch
 
-from rl_lab.core import CheckpointError, Counters, Mean
+from rl_lab.core import CheckpointError, Counters, Mean, NotFiniteError
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Sink
-from rl_lab.tracking.tracker import NotFiniteError, Tracker
+from rl_lab.tracking.tracker import Tracker
 
 
 def rows(path):

@@ -33,7 +33,7 @@ from tests.workflows.parts import collect, make_collector
 
 
 def phase(progress=0.0, **options):
-    calls = (HookCall("collect"), HookCall("update_agent"))
+    calls = (HookCall("collect"), HookCall("update_agent", is_update=True))
     return Phase("train", "online", calls, "steps", 1, progress=progress, options=options)
 
 

@@ -12,7 +12,14 @@ from rl_lab.workflows.ppo import PPO
 
 
 def phase(progress=0.0):
-    return Phase("train", "online", (HookCall("collect"), HookCall("update_policy")), "steps", 1, progress=progress)
+    return Phase(
+        "train",
+        "online",
+        (HookCall("collect"), HookCall("update_policy", is_update=True)),
+        "steps",
+        1,
+        progress=progress,
+    )
 
 
 def trunks(spec, hidden=(16,), shared=False):

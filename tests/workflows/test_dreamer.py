@@ -266,6 +266,29 @@ def test_eager_compiled_and_captured_updates_agree_on_a_gpu(preset):
     torch.testing.assert_close(low[:1], eager[:1], rtol=0.05, atol=0.02, msg=lambda text: f"{names}: {text}")
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("preset", "steps"), [("dreamer_v3", 10**9), ("dreamer_v1", 10**9), ("planet", 0)])
+def test_captured_decisions_are_those_of_eager_ones(preset, steps):
+    found = []
+    for way in ("eager", "captured"):
+        options = ["experiment.device=cuda", f"experiment.compile={way}", "+environment=tensor_pendulum"]
+        made = assemble(compose([f"+preset={preset}", *SIZES[:2], *SIZES[3:], *options]), Targets(AllowList()))
+        workflow, device = made.workflow, made.context.device
+        torch.manual_seed(1)
+        carries, rows = {3: workflow.initial_carry(3), 5: workflow.initial_carry(5)}, []
+        for index in range(12):
+            for count in carries:
+                obs, is_first = torch.randn(count, 3, device=device), torch.rand(count, device=device) < 0.3
+                with torch.inference_mode():
+                    actions, _, carries[count] = workflow.act(
+                        obs, carries[count], is_first=is_first, explore=index % 2 == 0, step=steps
+                    )
+                rows.append(torch.cat([actions.flatten(), carries[count]["deter"].flatten()]).clone())
+                assert carries[count]["deter"].dtype == torch.float32
+        found.append(torch.cat(rows))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.learning
 def test_the_packaged_mixed_actions_are_learned(tmp_path):
     assert run_packaged("dreamer_mixed_actions", tmp_path) > 7.0  # of 10; at random: 2.9

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from rl_lab.buffers.sequence import SequenceBuffer
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.layers import LayerStyle
 from rl_lab.components.planners import CEM, MPPI, Plan
-from rl_lab.components.rssm import RSSM, Latent
+from rl_lab.components.rssm import RSSM
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rl_lab.components.ensemble import EnsembleLinear, EnsembleMLP
 from rl_lab.components.learner import Learner
 from rl_lab.components.perception import weighted_mean
+from rl_lab.components.precision import in_float32
 from rl_lab.core import Box, ConfigError, Space, flat_dim
 from rl_lab.ops.distributional import cross_entropy, project
 
@@ -68,9 +69,9 @@ class ActionValues(nn.Module):
         """
         if self.num_choices is None:
             assert actions is not None
-            out = self.head(self.trunk(torch.cat([features, actions], -1)))
+            out = in_float32(self.head, self.trunk(torch.cat([features, actions], -1)))
             return out if self.is_distributional else out.squeeze(-1)
-        out = self.head(self.trunk(features))
+        out = in_float32(self.head, self.trunk(features))
         if self.is_distributional:
             out = out.unflatten(-1, (self.num_choices, self.num_atoms))
         return out if actions is None else chosen(out, actions)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core import ACTION_MASK, Actions, Carry, Observation, WorkflowContext
+from rl_lab.core import Actions, Carry, Observation, WorkflowContext
 
 Decide = Callable[[Any, Observation, Carry, Tensor], tuple[Actions, Carry]]
 
@@ -32,8 +32,3 @@ class Decisions:
         if key not in self._made:
             self._made[key] = self._static(partial(self._decide, behaviour))
         return self._made[key](obs, carry, is_first)
-
-
-def action_mask(obs: Observation) -> Tensor | None:
-    """Return what an observation says of which choices are allowed [N, A]."""
-    return None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()

@@ -13,6 +13,7 @@ from rl_lab.components.action_values import ValueRange
 from rl_lab.components.array_mlp import FEW_ROWS, fast_forward
 from rl_lab.components.mlp import orthogonal_linear
 from rl_lab.components.noisy import noisy_linear, with_noise
+from rl_lab.components.precision import in_float32
 from rl_lab.core import ConfigError, unknown_name
 from rl_lab.ops.distributional import cross_entropy, project, quantile_huber
 
@@ -159,10 +160,10 @@ class DiscreteValues(nn.Module):
 
     def _all_outputs(self, features: Tensor) -> Tensor:
         """Return what the heads put out, flat; of dueling ones the value comes last."""
-        outputs = self.head(self.trunk(features))
+        outputs = in_float32(self.head, self.trunk(features))
         if self.value_trunk is None or self.value_head is None:
             return outputs
-        return torch.cat([outputs, self.value_head(self.value_trunk(features))], -1)
+        return torch.cat([outputs, in_float32(self.value_head, self.value_trunk(features))], -1)
 
     def _joined(self, flat: Tensor) -> Tensor:
         """Return `V + A - mean A` where there are both, and distributions in a dimension of their own."""

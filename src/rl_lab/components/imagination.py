@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rl_lab.components.dynamics import Dynamics, Latent
 from rl_lab.components.learner import frozen
 from rl_lab.components.returns import ReturnComputer
-from rl_lab.components.rssm import RSSM, Latent
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.components.world_actors import WorldActor
@@ -50,7 +50,7 @@ class DreamStep(Step):
         actor: The policy; no gradient flows through what it reads.
     """
 
-    def __init__(self, rssm: RSSM, actor: WorldActor) -> None:
+    def __init__(self, rssm: Dynamics, actor: WorldActor) -> None:
         super().__init__()
         self.rssm, self.actor = rssm, actor
 
@@ -70,7 +70,7 @@ class Imagination:
         fuse: Makes kernels of the steps.
     """
 
-    def __init__(self, rssm: RSSM, actor: WorldActor, fuse: Fuse = as_it_is) -> None:
+    def __init__(self, rssm: Dynamics, actor: WorldActor, fuse: Fuse = as_it_is) -> None:
         self._rssm, self._actor = rssm, actor
         self._dreaming = Scan(DreamStep(rssm, actor), fuse, learned=actor)
 
@@ -90,7 +90,7 @@ def outlook(
     values, cont = critic.mean(frozen(critic)(dream.features)), model.cont(dream.features)
     gamma = 1.0 if model.folds_discount else gamma
     returns = returns_of(model.reward(dream.features[1:]), values[1:], gamma * cont[1:])
-    weights = torch.cumprod(gamma * cont, 0)[:-1] / gamma
+    weights = torch.cumprod(torch.cat([cont[:1], gamma * cont[1:-1]]), 0)
     return Outlook(returns, values[:-1], weights.detach())
 
 

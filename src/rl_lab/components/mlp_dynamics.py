@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.dynamics import Dynamics, Latent, Observed
 from rl_lab.components.latents import LatentSpace
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
-from rl_lab.components.rssm import Latent, Observed
+from rl_lab.components.model_actions import limited
 from rl_lab.components.scan import Fuse
 from rl_lab.core.context import as_it_is
 from rl_lab.core.ranges import Count, Natural
@@ -43,7 +44,7 @@ class PointLatent(LatentSpace):
         return torch.zeros_like(belief[..., 0])
 
 
-class MLPDynamics(nn.Module):
+class MLPDynamics(Dynamics):
     """Predicts the change of a state; `kl` of the world model, without free nats, is the loss it learns by.
 
     States are tokens of the encoder and remember nothing. Every row but the first of a sequence, and of an episode, is
@@ -66,16 +67,6 @@ class MLPDynamics(nn.Module):
         self.deter_dim = token_dim
         stack = Stack(token_dim + action_dim, self.units, self.num_layers, self.style)
         self.change = nn.Sequential(stack, dense(stack.output_dim, token_dim, self.style.init))
-
-    @property
-    def feature_dim(self) -> int:
-        """Return the numbers that heads read."""
-        return self.deter_dim
-
-    @staticmethod
-    def features(latent: Latent) -> Tensor:
-        """Return what heads read of a state."""
-        return latent.deter
 
     def initial(self, batch: int, device: torch.device) -> Latent:
         """Return the states [batch, ...] before an episode."""
@@ -104,8 +95,7 @@ class MLPDynamics(nn.Module):
         return _latent(torch.stack(states))
 
     def _next(self, state: Tensor, action: Tensor) -> Tensor:
-        within = action / action.detach().abs().clamp(min=1.0)  # a policy may dream of larger ones than there are
-        return state + self.change(torch.cat([state, within], -1))
+        return state + self.change(torch.cat([state, limited(action)], -1))
 
 
 def _latent(state: Tensor) -> Latent:

@@ -74,6 +74,11 @@ class ModelActions:
         return torch.cat([numbers + std * torch.randn_like(numbers), choices], -1)
 
 
+def limited(actions: Tensor) -> Tensor:
+    """Return actions whose numbers lie in [-1, 1], with their gradient: a normal policy may dream of larger ones."""
+    return actions / actions.detach().abs().clamp(min=1.0)
+
+
 def one_hots(scores: Tensor, nvec: tuple[int, ...]) -> Tensor:
     """Return the one-hots [..., A] of the choices with the highest scores [..., A]."""
     parts = [part.argmax(-1, keepdim=True) for part in scores.split(nvec, -1)]

@@ -29,6 +29,11 @@ def is_image(space: Space) -> bool:
     return isinstance(space, Box) and len(space.shape) == 3
 
 
+def action_mask(obs: Observation) -> Tensor | None:
+    """Return what an observation says of which choices are allowed [N, choices]."""
+    return None if isinstance(obs, Tensor) or ACTION_MASK not in obs else obs[ACTION_MASK].bool()
+
+
 class ObservationReader:
     """Splits an observation into network input and action mask.
 
@@ -51,5 +56,4 @@ class ObservationReader:
             return read_leaf(self.space, obs), None  # type: ignore[arg-type]
         assert isinstance(self.space, Mapping)
         parts = {key: read_leaf(leaf, obs[key]) for key, leaf in self.space.items() if key != ACTION_MASK}
-        mask = obs[ACTION_MASK].bool() if self.has_mask else None
-        return parts if self.keep_dict else torch.cat(list(parts.values()), -1), mask
+        return parts if self.keep_dict else torch.cat(list(parts.values()), -1), action_mask(obs)

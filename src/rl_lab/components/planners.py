@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.searches import ChoiceSearch, MixedSearch, NumberSearch, PlannedActions, Search
+from rl_lab.components.model_actions import ModelActions
+from rl_lab.components.searches import ChoiceSearch, MixedSearch, NumberSearch, Search, open_centre, reopened
 from rl_lab.core import ConfigError
 from rl_lab.core.ranges import Count, NonNegative, Positive
 from rl_lab.ops.distributions import gumbel_perturbed
@@ -59,15 +60,15 @@ class Planner(nn.Module):
         self.num_elites, self.num_iterations = num_elites, num_iterations
         self.warm_start, self.initial_std = warm_start, initial_std
 
-    def initial_belief(self, num_envs: int, actions: PlannedActions, device: torch.device) -> Tensor | None:
+    def initial_belief(self, num_envs: int, actions: ModelActions, device: torch.device) -> Tensor | None:
         """Return what an episode begins with, [N, H, A]; None when every search begins anew."""
-        return actions.centre((num_envs, self.horizon), device).clone() if self.warm_start else None
+        return open_centre(actions, (num_envs, self.horizon), device).clone() if self.warm_start else None
 
     def plan(
         self,
         rollout: Rollout,
         num_envs: int,
-        actions: PlannedActions,
+        actions: ModelActions,
         device: torch.device,
         *,
         belief: Tensor | None = None,
@@ -80,7 +81,7 @@ class Planner(nn.Module):
         `belief` is that of the plan before, forgotten where `is_first` [N]; `proposals` [H, N, P, A] take part in every
         round beside the drawn sequences; `mask` [N, choices] is False where the first choice may not be.
         """
-        centre = actions.centre((self.horizon, num_envs), device)
+        centre = open_centre(actions, (self.horizon, num_envs), device)
         if belief is not None and self.warm_start:
             centre = self._warm(centre, belief, is_first, actions)
         search = self._search(centre, actions, mask)
@@ -93,17 +94,17 @@ class Planner(nn.Module):
             search = search.refitted(elites, weights)
         return Plan(self._chosen(search, elites, weights), search.centre.transpose(0, 1).contiguous())
 
-    def _warm(self, centre: Tensor, belief: Tensor, is_first: Tensor | None, actions: PlannedActions) -> Tensor:
+    def _warm(self, centre: Tensor, belief: Tensor, is_first: Tensor | None, actions: ModelActions) -> Tensor:
         """Return where the search before ended, moved on by a step; `centre` where an episode begins."""
-        moved = actions.moved(torch.cat([belief.transpose(0, 1)[1:], centre[-1:]]))
+        moved = reopened(actions, torch.cat([belief.transpose(0, 1)[1:], centre[-1:]]))
         return moved if is_first is None else torch.where(is_first.unsqueeze(-1), centre, moved)
 
-    def _search(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> Search:
-        means, chances = centre[..., : actions.num_numbers], centre[..., actions.num_numbers :]
+    def _search(self, centre: Tensor, actions: ModelActions, mask: Tensor | None) -> Search:
+        means, chances = actions.split(centre)
         numbers = NumberSearch(means, torch.full_like(means, self.initial_std), self._spread)
         if not actions.nvec:
             return numbers
-        choices = ChoiceSearch(chances, actions, mask)
+        choices = ChoiceSearch(chances, actions.nvec, mask)
         return MixedSearch(numbers, choices) if actions.num_numbers else choices
 
     def _chosen(self, search: Search, elites: Tensor, weights: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_lab.components.action_heads import CategoricalHead
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.precision import in_float32
 from rl_lab.components.squashed_heads import GaussianPolicyHead
 from rl_lab.core import Discrete, EnvSpec
 from rl_lab.ops.distributions import Categorical, Distribution, masked_logits
@@ -61,7 +62,7 @@ class SquashedPolicy(Policy):
 
     def forward(self, features: Tensor, mask: Mask) -> Distribution:
         """Return the distribution over latents."""
-        return self.head(self.trunk(features))
+        return in_float32(self.head, self.trunk(features))
 
     def behave(self, features: Tensor, mask: Mask, *, explore: bool) -> Tensor:
         """Return actions for the environment: a sample, or the most likely ones."""
@@ -99,7 +100,7 @@ class CategoricalPolicy(Policy):
 
     def forward(self, features: Tensor, mask: Mask) -> Distribution:
         """Return the distribution over choices."""
-        return self.head(self.trunk(features), mask)
+        return in_float32(self.head, self.trunk(features), mask)
 
     def behave(self, features: Tensor, mask: Mask, *, explore: bool) -> Tensor:
         """Return actions for the environment: a sample, or the most likely ones."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rl_lab.components.rssm import Latent
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.world_encoder import by_name
 from rl_lab.components.world_images import to_unit
 from rl_lab.components.world_model import BATCH_KEYS, LATENT, WorldModel

@@ -6,34 +6,21 @@ posterior where there is an observation, from the prior where the model dreams.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.dynamics import Dynamics, Latent, Observed
 from rl_lab.components.latents import LatentKind, latent_space
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
+from rl_lab.components.model_actions import limited
 from rl_lab.components.rssm_cores import CoreKind, SplitLinear, make_core
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.core.context import as_it_is
 
 
-class Latent(NamedTuple):
-    """A state, with any leading dimensions."""
-
-    deter: Tensor  # [..., D]
-    stoch: Tensor  # [..., Z]
-
-
-class Observed(NamedTuple):
-    """What filtering a sequence brought."""
-
-    latents: Latent  # [T, B, ...]
-    posterior: Tensor  # beliefs [T, B, ...] with the observations
-    prior: Tensor  # and without them
-
-
-class RSSM(nn.Module):
+class RSSM(Dynamics):
     """Filters and dreams.
 
     Args:
@@ -84,16 +71,6 @@ class RSSM(nn.Module):
         self.initial_deter = nn.Parameter(torch.zeros(self.deter_dim)) if is_learned else None
         self._filtering, self._imagining = Scan(FilterStep(self), fuse), Scan(ImagineStep(self), fuse)
 
-    @property
-    def feature_dim(self) -> int:
-        """Return the numbers that heads read."""
-        return self.deter_dim + self.latent_space.dim
-
-    @staticmethod
-    def features(latent: Latent) -> Tensor:
-        """Return what heads read of a state."""
-        return torch.cat([latent.deter, latent.stoch], -1)
-
     def initial(self, batch: int, device: torch.device) -> Latent:
         """Return the states [batch, ...] at an episode's start."""
         if self.initial_deter is None:
@@ -107,7 +84,7 @@ class RSSM(nn.Module):
     def observe(self, tokens: Tensor, actions: Tensor, is_first: Tensor, start: Latent) -> Observed:
         """Filter tokens [T, B, E]; actions [T, B, A] led to them, `start` [B, ...] is the state before the first."""
         space, goes_on = self.latent_space, (~is_first).to(tokens.dtype).unsqueeze(-1)  # [T, B, 1]
-        embedded = self.core.embed(_limited(actions) * goes_on)
+        embedded = self.core.embed(limited(actions) * goes_on)
         seen = self.posterior_input.early(tokens)
         noise = space.noise(tuple(is_first.shape), tokens.device)
         deter, stoch, posterior = self._filtering(
@@ -124,7 +101,7 @@ class RSSM(nn.Module):
     def observe_step(self, latent: Latent, action: Tensor, token: Tensor, is_first: Tensor) -> Latent:
         """Return the state [B, ...] after one observation; at an episode's start what came before is forgotten."""
         goes_on = (~is_first).to(token.dtype).unsqueeze(-1)
-        embedded, seen = self.core.embed(_limited(action) * goes_on), self.posterior_input.early(token)
+        embedded, seen = self.core.embed(limited(action) * goes_on), self.posterior_input.early(token)
         noise = self.latent_space.noise((len(token),), token.device)
         deter, stoch, _ = self._filtering.step(
             tuple(latent), (goes_on, embedded, seen, noise, *self._restarts(goes_on))
@@ -133,7 +110,7 @@ class RSSM(nn.Module):
 
     def imagine_step(self, latent: Latent, action: Tensor, noise: Tensor | None = None) -> Latent:
         """Return a state that may follow an action [B, A]."""
-        deter = self.core(latent.deter, latent.stoch, self.core.embed(_limited(action)))
+        deter = self.core(latent.deter, latent.stoch, self.core.embed(limited(action)))
         belief = self.latent_space.belief(self.prior(deter))
         drawn = self.latent_space.noise((len(action),), action.device) if noise is None else noise
         return Latent(deter, self.latent_space.sample(belief, drawn))
@@ -181,8 +158,3 @@ class ImagineStep(Step):
     def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the next state."""
         return tuple(self.rssm.imagine_step(Latent(*carry), *inputs))
-
-
-def _limited(actions: Tensor) -> Tensor:
-    """Return actions whose numbers lie in [-1, 1], with their gradient: a normal policy may dream of larger ones."""
-    return actions / actions.detach().abs().clamp(min=1.0)

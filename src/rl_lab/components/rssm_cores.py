@@ -10,10 +10,12 @@ from abc import abstractmethod
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_lab.components.layers import BlockLinear, LayerStyle, dense, initialize, norm_layer
 from rl_lab.components.mlp import activation_module
+from rl_lab.components.precision import lower_precision
 from rl_lab.core import ConfigError, unknown_name
 
 CoreKind = Literal["gru", "layer_norm_gru", "block_gru"]
@@ -89,7 +91,18 @@ class GRUCore(DenseCore):
 
     def forward(self, deter: Tensor, stoch: Tensor, embedded: Tensor) -> Tensor:
         """Return the next state."""
-        return self.cell(self.input(embedded, stoch), deter)
+        x = self.input(embedded, stoch)
+        if lower_precision(x.device) is None:
+            return self.cell(x, deter)
+        return self._in_low_precision(x, deter)  # torch's cell would make the state low, not only the products
+
+    def _in_low_precision(self, x: Tensor, deter: Tensor) -> Tensor:
+        """Return `u h + (1 - u) tanh(n + r m)`, where only the products that make `r`, `u`, `n` and `m` are low."""
+        cell = self.cell
+        reset, update, new = F.linear(x, cell.weight_ih, cell.bias_ih).float().chunk(3, -1)
+        old_reset, old_update, old_new = F.linear(deter, cell.weight_hh, cell.bias_hh).float().chunk(3, -1)
+        candidate = torch.tanh(new + torch.sigmoid(reset + old_reset) * old_new)
+        return torch.lerp(candidate, deter, torch.sigmoid(update + old_update))
 
 
 class LayerNormGRUCore(DenseCore):

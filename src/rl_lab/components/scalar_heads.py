@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
+from rl_lab.components.precision import in_float32
 from rl_lab.core import ConfigError, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive
 from rl_lab.ops.symlog import expectation, symexp, symlog, two_hot_loss
@@ -62,7 +63,7 @@ class ScalarHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return outputs [..., k] of features [..., F]: a mean, or logits of the bins; always in float32."""
-        return self.out(self.trunk(features)).float()
+        return in_float32(self.out, self.trunk(features))
 
     def mean(self, outputs: Tensor) -> Tensor:
         """Return the numbers [...] that outputs stand for."""
@@ -105,7 +106,7 @@ class ContinueHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits [...] of features [..., F], in float32."""
-        return self.out(self.trunk(features)).float().squeeze(-1)
+        return in_float32(self.out, self.trunk(features)).squeeze(-1)
 
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ large batch over all steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from rl_lab.components.layers import BlockLinear
+from rl_lab.components.precision import lower_precision, precision_now
 from rl_lab.core.context import as_it_is
 
 Tensors = tuple[Tensor, ...]
@@ -47,9 +48,8 @@ class Scan:
         self.step = step
         wanted = {id(parameter) for parameter in (step if learned is None else learned).parameters()}
         self._names = [name for name, _ in step.named_parameters()]
-        self._is_cast = [
-            parameter.ndim > 1 or name in linear_biases(step) for name, parameter in step.named_parameters()
-        ]
+        factors = factors_of_products(step)
+        self._is_cast = [name in factors for name in self._names]
         self._is_learned = [id(parameter) in wanted for parameter in step.parameters()]
         self.run: Run = fuse(self._run)  # on the rows of a step
         self.run_all: Run = fuse(self._run)  # on those of all steps: other shapes, another kernel
@@ -107,7 +107,11 @@ class _Scan(torch.autograd.Function):
             if flowing:  # what the steps after this one want of its carry
                 summed = torch._foreach_add(of_steps[index][: len(flowing)], flowing)
                 of_steps[index] = (*summed, *of_steps[index][len(flowing) :])
-            flowing = _gradients(outputs, carry, of_steps[index])
+            found = _gradients(outputs, carry, of_steps[index])
+            flowing = tuple(
+                torch.zeros_like(leaf) if gradient is None else gradient
+                for leaf, gradient in zip(carry, found, strict=True)
+            )
         others = _gradients_of_all(ctx, _stacked([carry for carry, _ in tape]), _stacked(of_steps))
         del ctx.tape
         return None, None, None, *flowing, *others
@@ -132,8 +136,8 @@ def _gradients_of_all(ctx: Any, carries: Tensors, wanted: Tensors) -> list[Tenso
     ]
 
 
-def _gradients(outputs: Tensors, sources: Tensors, wanted: Tensors) -> Tensors:
-    """Return the gradients of sources; what does not depend on any source, or is not used, is left out."""
+def _gradients(outputs: Tensors, sources: Tensors, wanted: Tensors) -> tuple[Tensor | None, ...]:
+    """Return the gradients of sources, None of those that no output depends on."""
     pairs = [(output, want) for output, want in zip(outputs, wanted, strict=True) if output.requires_grad]
     return torch.autograd.grad([output for output, _ in pairs], sources, [want for _, want in pairs], allow_unused=True)
 
@@ -147,20 +151,12 @@ def _flat(leaves: Tensors) -> Tensors:
     return tuple(leaf.flatten(0, 1) for leaf in leaves)
 
 
-def precision_now(device: torch.device) -> Callable[[], torch.autocast]:
-    """Return what makes the present precision of matrix products again."""
-    lower = lower_precision(device)
-    return partial(torch.autocast, device.type, dtype=lower, enabled=lower is not None, cache_enabled=False)
-
-
-def linear_biases(module: nn.Module) -> set[str]:
-    """Return the names of biases that are added within a matrix product."""
-    return {f"{name}.bias" for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-
-
-def lower_precision(device: torch.device) -> torch.dtype | None:
-    """Return in which precision matrix products are done, if that is not the parameters' own."""
-    kind = device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+def factors_of_products(module: nn.Module) -> set[str]:
+    """Return the names of parameters that go into matrix products, where a bias may be added within."""
+    found: set[str] = set()
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Linear | nn.GRUCell):
+            found |= {f"{name}.{own}" for own, _ in layer.named_parameters()}
+        elif isinstance(layer, BlockLinear):
+            found.add(f"{name}.weight")
+    return found

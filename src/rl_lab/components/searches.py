@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rl_lab.components.model_actions import one_hots
+from rl_lab.components.model_actions import ModelActions, one_hots
 from rl_lab.ops.distributions import gumbel_perturbed, masked_logits
 
 Spread = Callable[[Tensor], Tensor]  # variance of elites -> standard deviation of the next round
 MIN_CHANCE = 1e-3  # added to that of every choice: one that no elite took can come back
 
 
-class PlannedActions(NamedTuple):
-    """What actions look like to a planner: numbers in [-1, 1], and then one-hots of choices one after the other."""
+def open_centre(actions: ModelActions, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return zeros for numbers and equal chances for choices, [*shape, A]."""
+    chances = [torch.full((size,), 1.0 / size, device=device) for size in actions.nvec]
+    return torch.cat([torch.zeros(actions.num_numbers, device=device), *chances]).expand(*shape, actions.dim)
 
-    dim: int  # numbers and one-hots of an action, A
-    nvec: tuple[int, ...] = ()  # sizes of the choices
 
-    @property
-    def num_numbers(self) -> int:
-        """Return how many of them are numbers; the others are one-hots."""
-        return self.dim - sum(self.nvec)
-
-    def centre(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Return zeros for numbers and equal chances for choices, [*shape, A]."""
-        chances = [torch.full((size,), 1.0 / size, device=device) for size in self.nvec]
-        return torch.cat([torch.zeros(self.num_numbers, device=device), *chances]).expand(*shape, self.dim)
-
-    def moved(self, centre: Tensor) -> Tensor:
-        """Return where to go on from a `centre` [..., A]: certain choices would end the search before it began."""
-        doubts = 0.5 * (centre + self.centre(centre.shape[:-1], centre.device))
-        return torch.cat([centre[..., : self.num_numbers], doubts[..., self.num_numbers :]], -1)
-
-    def highest(self, scores: Tensor) -> Tensor:
-        """Return the one-hots [..., choices] of the choices with the highest scores [..., choices]."""
-        return one_hots(scores, self.nvec)
+def reopened(actions: ModelActions, centre: Tensor) -> Tensor:
+    """Return where to go on from a `centre` [..., A]: certain choices would end the search before it began."""
+    numbers, chances = actions.split(centre)
+    _, equal = actions.split(open_centre(actions, centre.shape[:-1], centre.device))
+    return torch.cat([numbers, 0.5 * (chances + equal)], -1)
 
 
 class NumberSearch:
@@ -76,26 +62,26 @@ class ChoiceSearch:
 
     Args:
         centre: Chances [H, N, choices].
-        actions: Which of them are one choice.
+        nvec: Sizes of the choices.
         mask: False where the first action may not be, [N, choices].
     """
 
-    def __init__(self, centre: Tensor, actions: PlannedActions, mask: Tensor | None) -> None:
-        self.centre, self._actions, self._mask = centre, actions, mask
+    def __init__(self, centre: Tensor, nvec: tuple[int, ...], mask: Tensor | None) -> None:
+        self.centre, self._nvec, self._mask = centre, nvec, mask
         logits = (centre + MIN_CHANCE).log()
         self._logits = logits if mask is None else torch.cat([masked_logits(logits[:1], mask), logits[1:]])
 
     def draw(self, count: int) -> Tensor:
         """Return sequences of one-hots [H, N, count, choices]."""
-        return self._actions.highest(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)))
+        return one_hots(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)), self._nvec)
 
     def refitted(self, elites: Tensor, weights: Tensor) -> ChoiceSearch:
         """Return the search with the frequencies of elites [H, N, E, choices], weighted by [N, E]."""
-        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._actions, self._mask)
+        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._nvec, self._mask)
 
     def mode(self) -> Tensor:
         """Return the likeliest choices as one-hots."""
-        return self._actions.highest(self._logits)
+        return one_hots(self._logits, self._nvec)
 
 
 class MixedSearch:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_lab.components.layers import STYLE, LayerStyle, Stack, dense
 from rl_lab.components.model_actions import ModelActions
+from rl_lab.components.precision import in_float32
 from rl_lab.core import ConfigError, EnvSpec, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 from rl_lab.ops.world_distributions import (
@@ -91,10 +92,10 @@ class WorldActor(nn.Module):
         hidden = self.trunk(features)
         parts: list[WorldDistribution] = []
         if self.actions.num_numbers:
-            mean, std = self._mean_and_std(self.mean(hidden).float(), self.std(hidden).float())
+            mean, std = self._mean_and_std(in_float32(self.mean, hidden), in_float32(self.std, hidden))
             parts.append(NORMALS[self.kind](mean, std))
         if self.actions.nvec:
-            parts.append(self._over_choices(self.logits(hidden).float(), mask))
+            parts.append(self._over_choices(in_float32(self.logits, hidden), mask))
         return parts[0] if len(parts) == 1 else Joint(*parts)
 
     def _over_choices(self, logits: Tensor, mask: Tensor | None) -> WorldDistribution:

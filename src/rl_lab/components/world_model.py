@@ -1,4 +1,4 @@
-"""A world model: encoder, RSSM and heads that are trained together to explain sequences.
+"""A world model: encoder, dynamics and heads that are trained together to explain sequences.
 
 Dreamer and PlaNet own one under the same name, so that a checkpoint of the one can be planned with or imagined in by
 the other.
@@ -12,18 +12,23 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.dynamics import Dynamics, Latent, Observed
 from rl_lab.components.model_actions import ModelActions
-from rl_lab.components.rssm import RSSM, Latent, Observed
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.scan import Fuse
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
-from rl_lab.core import Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
+from rl_lab.core import Actions, Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
 from rl_lab.core.context import as_it_is
 
 KL_FORMS = ("mean", "balanced", "separate")
 LATENT = "latent"  # what act records of the state beside an action
 BATCH_KEYS = ("observations", "actions", "rewards", "is_first", "is_last", "is_terminal", LATENT)
+
+
+def read_rows(batch: Batch) -> Batch:
+    """Return what a world model reads of a batch."""
+    return {key: batch[key] for key in BATCH_KEYS if key in batch}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class WorldModel(nn.Module):
 
     Args:
         encoder: From observations to tokens.
-        rssm: The states.
+        rssm: The states and how they follow each other: an RSSM, or other dynamics.
         decoder: From states back to observations.
         reward: Predicts rewards.
         cont: Predicts whether the episode goes on; null: it always does.
@@ -90,7 +95,7 @@ class WorldModel(nn.Module):
     def __init__(
         self,
         encoder: WorldEncoder,
-        rssm: RSSM,
+        rssm: Dynamics,
         decoder: WorldDecoder,
         reward: ScalarHead,
         cont: ContinueHead | None = None,
@@ -129,7 +134,7 @@ class WorldModel(nn.Module):
         """Return the numbers that heads read of a state."""
         return self.rssm.feature_dim
 
-    def actions(self, actions: Tensor) -> Tensor:
+    def actions(self, actions: Actions) -> Tensor:
         """Return what the model reads [..., A] of actions of the environment: one-hots, or numbers in [-1, 1]."""
         return self.action_code.read(actions)
 
@@ -143,7 +148,7 @@ class WorldModel(nn.Module):
 
     def observe(self, batch: Batch) -> Observed:
         """Filter a batch [B, T, ...] from the states its first rows began with, if they were recorded."""
-        rows = tree_map(lambda leaf: leaf.transpose(0, 1), {key: batch[key] for key in BATCH_KEYS if key in batch})
+        rows = tree_map(lambda leaf: leaf.transpose(0, 1), read_rows(batch))
         start = self._start(rows)
         tokens = self.encoder(rows["observations"])
         return self.rssm.observe(tokens, self.actions(rows["actions"]), rows["is_first"], start)

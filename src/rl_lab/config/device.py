@@ -38,7 +38,7 @@ def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:
         torch.cuda.set_device(device)  # streams and graphs are made on the current one
     if experiment["precision"] == "tf32" and device.type != "cuda":
         raise ConfigError("experiment.precision: tf32 needs a GPU (choices: float32, bfloat16)")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = experiment["precision"] != "float32"
+    torch.backends.cuda.matmul.allow_tf32 = experiment["precision"] != "float32"
     torch.use_deterministic_algorithms(experiment["deterministic"])
     torch.backends.cudnn.benchmark = not experiment["deterministic"]
     return device

@@ -33,11 +33,13 @@ def _updates(phase: Phase, num_envs: int) -> float:
 
 
 def reject_unused_choice(config: Mapping[str, Any], static: StaticSteps) -> None:
-    """Raise when a run asks for compiled or captured updates of a workflow that has none; what has none is eager."""
-    name = config["experiment"]["compile"]
+    """Raise when a run asks for another way or precision of static functions than a workflow without any has."""
+    name, precision = config["experiment"]["compile"], config["experiment"]["precision"]
     if static.num_functions:
         return
     static.execution = "eager"
+    if precision == "bfloat16":
+        raise ConfigError("experiment.precision: this workflow has nothing to do in bfloat16 (choices: float32, tf32)")
     if name not in ("auto", "eager"):
         raise ConfigError(f"experiment.compile: this workflow runs eager, not {name} (choices: auto, eager)")
 

@@ -44,8 +44,8 @@ class ExperimentConfig(Block):
     )
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32",
-        description="Of matrix products in static functions: tf32 (on a GPU) and bfloat16 are faster; parameters, "
-        "normalisations and losses stay float32.",
+        description="Of matrix products within updates, and world models' decisions: tf32 (on a GPU) and bfloat16 are "
+        "faster; parameters, normalisations, heads and losses stay float32.",
     )
     root: str = Field(
         default=ROOT_DEFAULT, description="Directory that holds the run directories (or LAB_EXPERIMENTS)."

@@ -34,6 +34,10 @@ class RunDirectoryError(LabError):
     """A run directory is missing, foreign, locked or not writable."""
 
 
+class NotFiniteError(LabError):
+    """Something that a run learns from or by is NaN or infinite; the message names it."""
+
+
 def unknown_name(kind: str, name: object, choices: Iterable[object]) -> str:
     """Return a message that says `name` is unknown and lists the choices, the nearest one first."""
     known = sorted(str(choice) for choice in choices)

@@ -24,12 +24,7 @@ class HookCall:
     times: int = 1  # for `collect`: vector steps
     every_steps: int | None = None  # env steps
     every_updates: int | None = None  # gradient updates
-    only_looks: bool = False  # a workflow's own hook that updates nothing
-
-    @property
-    def is_update(self) -> bool:
-        """Return whether this is a workflow's own hook, one that does not only look."""
-        return self.name not in BUILT_IN_HOOKS and not self.only_looks
+    is_update: bool = False  # else it collects, evaluates or only looks
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,12 @@ class Update(NamedTuple):
 @overload
 def hook(function: F) -> F: ...
 @overload
-def hook(*, batch: bool = True, group: str = "train", updates: bool = True) -> Callable[[F], F]: ...
-def hook(function: Any = None, *, batch: bool = True, group: str = "train", updates: bool = True) -> Any:
+def hook(*, batch: bool = True, group: str = "train", is_update: bool = True) -> Callable[[F], F]: ...
+def hook(function: Any = None, *, batch: bool = True, group: str = "train", is_update: bool = True) -> Any:
     """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`."""
 
     def mark(method: Any) -> Any:
-        method.__hook__ = HookInfo(batch, group, updates)
+        method.__hook__ = HookInfo(batch, group, is_update)
         return method
 
     return mark if function is None else mark(function)

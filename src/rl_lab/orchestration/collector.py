@@ -20,14 +20,13 @@ from torch import Tensor
 
 from rl_lab.core.buffer import Trajectory
 from rl_lab.core.environment import Step, VectorEnv
-from rl_lab.core.errors import EnvironmentFault
+from rl_lab.core.errors import EnvironmentFault, NotFiniteError
 from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_leaves, tree_map, tree_stack
 from rl_lab.core.workflow import Actions, CollectResult, Extras, Workflow
 from rl_lab.orchestration.blame import Blame, ShapeCheck
 from rl_lab.orchestration.episodes import EpisodeStatistics
 from rl_lab.orchestration.overlap import BackgroundEnv
-from rl_lab.tracking.tracker import NotFiniteError
 
 Overlap = Literal["strict"]
 Timer = Callable[[str], Any]  # Tracker.timer

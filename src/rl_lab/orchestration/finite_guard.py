@@ -1,24 +1,25 @@
-"""Ends a run whose losses or weights are no numbers any more, with all that is needed to see it happen again."""
+"""Ends a run whose losses or state are no numbers any more, with all that is needed to see it happen again."""
 
 from __future__ import annotations
 
+from math import inf
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from rl_lab.core.buffer import Batch
 from rl_lab.core.context import WorkflowContext
-from rl_lab.core.errors import CheckpointError, LabError
+from rl_lab.core.errors import CheckpointError, LabError, NotFiniteError
 from rl_lab.core.phase import Phase
 from rl_lab.core.seeding import global_rng_state
-from rl_lab.core.trees import tree_map
+from rl_lab.core.trees import tree_leaves, tree_map
 from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.optimizer_state import optimizer_state
 from rl_lab.orchestration.signals import Interrupted
 from rl_lab.tracking.checkpoint import CheckpointStore
-from rl_lab.tracking.tracker import NotFiniteError, Tracker
+from rl_lab.tracking.tracker import Tracker
 
 CheckFinite = Literal["rows", "every_update"]
 
@@ -33,14 +34,14 @@ class Begun(NamedTuple):
 
 
 class FiniteGuard:
-    """Looks at metrics whenever they are fetched, and at weights before they are saved; never waits beyond that.
+    """Looks at metrics whenever they are fetched, and at what was learned before it is saved; waits only then.
 
     As a context it turns the error of a poisoned run, whatever was raised, into one line that names the term, the last
     good checkpoint and the dump: a directory like that of a checkpoint, with the batch of the newest update.
 
     Args:
-        workflow: Whose weights are looked at.
-        context: Its counters and optimisers.
+        workflow: Whose weights and statistics are looked at.
+        context: Its counters and optimisers, whose state is looked at too.
         tracker: Whose running means are looked at; the dump lies in its run, under `crash/`.
         checkpoints: The good ones.
         check: rows (when rows or checkpoints are written, and after updates from rollouts) or every_update.
@@ -70,11 +71,13 @@ class FiniteGuard:
             self._begun = self._begun._replace(batch=None)
 
     def check(self) -> None:
-        """Raise NotFiniteError when a metric since the last row or a weight is not finite."""
+        """Raise NotFiniteError when a metric since the last row, or a number that was learned, is not finite."""
         self._tracker.check_finite()
-        for name, weight in self._workflow.named_parameters():
-            if not bool(torch.isfinite(weight).all()):
-                raise NotFiniteError(f"weight {name} holds NaN or infinity")
+        leaves = [(name, leaf) for name, leaf in tree_leaves(self._learned()) if _has_numbers(leaf)]
+        for device in {leaf.device for _, leaf in leaves}:  # all in one number: to wait for each would take long
+            if not get_total_norm([leaf for _, leaf in leaves if leaf.device == device], inf).isfinite():
+                name = next(name for name, leaf in leaves if not leaf.isfinite().all())
+                raise NotFiniteError(f"{name} holds NaN or infinity")
 
     def __enter__(self) -> None: ...
 
@@ -91,6 +94,8 @@ class FiniteGuard:
             self.check()
         except NotFiniteError as error:
             return error
+        except RuntimeError:  # a device that failed answers nothing any more; what was raised first says why
+            return None
         return None
 
     def _report(self, term: str) -> str:
@@ -115,13 +120,19 @@ class FiniteGuard:
         except (CheckpointError, TypeError) as error:
             return f"no dump: {error}"
 
-    def _state(self) -> dict[str, Any]:
-        """Return copies of what an update depends on beside its batch."""
-        optimizers = {name: optimizer_state(optimizer) for name, optimizer in self._context.optimizers.items()}
-        state = {
+    def _learned(self) -> dict[str, Any]:
+        """Return what updates change, under the names it has in a checkpoint."""
+        return {
             "workflow": dict(self._workflow.state_dict()),
             "workflow_state": self._workflow.get_state(),
-            "optimizers": optimizers,
-            "rng": global_rng_state(),
+            "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._context.optimizers.items()},
         }
+
+    def _state(self) -> dict[str, Any]:
+        """Return copies of what an update depends on beside its batch."""
+        state = {**self._learned(), "rng": global_rng_state()}
         return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, state)
+
+
+def _has_numbers(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel() > 0

@@ -146,7 +146,7 @@ def _hook_call(name: str, entry: Any, hooks: Mapping[str, HookInfo]) -> HookCall
         raise ConfigError(
             f"hook {label} takes {'no clock' if hook == COLLECT else 'one clock'}, not {', '.join(clocks)}"
         )
-    return HookCall(hook, **options, only_looks=hook in hooks and not hooks[hook].is_update)
+    return HookCall(hook, **options, is_update=hook in hooks and hooks[hook].is_update)
 
 
 def _checked_type(name: str, given: PhaseType | None, calls: Sequence[HookCall]) -> PhaseType:

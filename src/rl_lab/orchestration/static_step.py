@@ -32,6 +32,7 @@ F = TypeVar("F", bound=StaticFunction)
 WARM_UP_CALLS = 3  # eager calls before a capture, which let libraries allocate what they need
 FEW_UPDATES = 20_000  # a compilation takes about 20 s and saves about 1 to 3 ms per update on two cores
 MOST_GRAPHS = 64  # of one function: parts of many shapes, with and without gradients
+UNCOMPILABLE = (torch._dynamo.exc.TorchDynamoException, OSError)  # what compiling may raise
 CHATTER = (  # of torch's compiler, about what is meant to be so
     "The .grad attribute of a Tensor that is not a leaf",
     "\\s*Online softmax is disabled",
@@ -120,8 +121,7 @@ class StaticSteps:
             if way == self.execution:
                 return ready(*args)
             started = time.perf_counter()
-            ready, result = self._first_call(given, args)
-            way = self.execution
+            ready, way, result = self._first_call(given, args)
             self.first_call_s += time.perf_counter() - started
             return result
 
@@ -150,7 +150,7 @@ class StaticSteps:
             compiled = compiled or self._compile(function)
             try:
                 return compiled(*args)
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except UNCOMPILABLE as error:
                 self._give_up(error)
                 return function(*args)
 
@@ -165,18 +165,19 @@ class StaticSteps:
             self._fuses = lacking is None
         return self._fuses
 
-    def _first_call(self, function: StaticFunction, args: tuple[Tree, ...]) -> tuple[StaticFunction, Tree]:
-        """Return the function as it will run, and what it returned."""
+    def _first_call(self, function: StaticFunction, args: tuple[Tree, ...]) -> tuple[StaticFunction, Execution, Tree]:
+        """Return the function as it will run, how that is, and what it returned."""
         if self.execution == "captured":
             captured = CapturedFunction(function)
-            return captured, captured(*args)
+            return captured, "captured", captured(*args)
         if self.execution == "compiled" and not self.num_parts:
             try:
                 compiled = self._compile(function)
-                return compiled, compiled(*args)
-            except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # before anything was computed
+                return compiled, "compiled", compiled(*args)
+            except UNCOMPILABLE as error:  # before anything was computed
                 self._give_up(error)
-        return function, function(*args)
+        result = function(*args)  # which may find that its parts cannot be compiled
+        return function, self.execution, result
 
     def _compile(self, function: StaticFunction) -> StaticFunction:
         if not self._has_compiled:
@@ -193,17 +194,17 @@ class StaticSteps:
         return torch.compile(function, fullgraph=True, dynamic=False)
 
     def _give_up(self, error: Exception) -> None:
-        """Run everything eager from now on, or raise where compiled was asked for."""
+        """Compile nothing from now on, or raise where compiled was asked for; what is captured stays so."""
         said = shorten(f"{type(error).__name__}: {error}", MESSAGE_WIDTH)
         if not self._may_fall_back:
             raise LabError(f"experiment.compile: compiling failed (choices: auto, eager): {said}") from error
         self._fuses = False
-        self.execution = "eager"
-        self.warn(message=f"updates run eager, they could not be compiled: {said}")
+        self.execution = "captured" if self.execution == "captured" else "eager"
+        self.warn(message=f"updates run {self.execution}, they could not be compiled: {said}")
 
     def get_state(self) -> dict[str, Any]:
         """Return how the functions run, and whether parts of them are compiled."""
-        return {"execution": self.execution, "fuses": self._fuses is True}
+        return {"execution": self.execution, "fuses": self._fuses}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Run them as the checkpoint's run did: only that is exact."""
@@ -212,7 +213,7 @@ class StaticSteps:
             raise CheckpointError(
                 f"the checkpoint's updates ran captured, which experiment.compile={self.execution} does not"
             )
-        fuses = state.get("fuses", False)  # captured runs of early checkpoints compiled nothing
+        fuses = state.get("fuses", False)  # None: not decided yet; captured runs of early checkpoints compiled nothing
         if (execution == "compiled" or fuses) and (lacking := missing_compiler()) is not None:
             raise CheckpointError(f"the checkpoint's updates ran compiled, but {lacking} is missing")
         self.execution, self._fuses, self._may_fall_back = execution, fuses, False
@@ -248,11 +249,11 @@ class CapturedFunction:
         if self._calls == 1:
             self._inputs = tree_map(Tensor.clone, args)
             return
-        for (path, held), (_, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
-            if held.shape != given.shape:
+        for (path, held), (now, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
+            if (path, held.shape, held.dtype) != (now, given.shape, given.dtype):
                 raise LabError(
-                    f"captured updates need batches of one shape: {path} was {list(held.shape)} and is now "
-                    f"{list(given.shape)} (experiment.compile=eager takes both)"
+                    f"captured functions need tensors of one kind: {path}, {list(held.shape)}, {held.dtype} is now "
+                    f"{now}, {list(given.shape)}, {given.dtype} (experiment.compile=eager takes both)"
                 )
             held.copy_(given, non_blocking=True)
 
@@ -262,7 +263,7 @@ class CapturedFunction:
         with torch.cuda.stream(self._stream):
             result = self._function(*self._inputs)
         torch.cuda.current_stream().wait_stream(self._stream)
-        return result
+        return tree_map(Tensor.clone, result)  # some of it may be an input, which the next call changes
 
     def _capture(self) -> None:
         torch.cuda.synchronize()

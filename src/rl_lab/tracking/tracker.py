@@ -16,7 +16,7 @@ from typing import Any
 from rl_lab.core.clocks import Every
 from rl_lab.core.context import Counters
 from rl_lab.core.durable import reason
-from rl_lab.core.errors import LabError
+from rl_lab.core.errors import NotFiniteError
 from rl_lab.core.metrics import Metrics
 from rl_lab.tracking.accumulators import Accumulators
 from rl_lab.tracking.jsonl import JsonLines, last_row, read_rows
@@ -30,10 +30,6 @@ Gauges = Callable[[], Mapping[str, float]]  # `group/name` of what is true at th
 _PROGRESS_S = 0.25  # a person reads no faster
 _COLLECT = "collect/"  # what the environment says of itself, such as infos, is its own affair
 _NAMED = 3  # metrics that an error names
-
-
-class NotFiniteError(LabError):
-    """Something that a run learns from or by is NaN or infinite; the message names it."""
 
 
 class Tracker:

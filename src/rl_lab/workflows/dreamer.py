@@ -13,17 +13,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_lab.components.decisions import Decisions, action_mask
+from rl_lab.components.decisions import Decisions
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.imagination import Dream, Imagination, Outlook, Replayed, outlook, refreshed, replay_returns
 from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
+from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale
 from rl_lab.components.returns import ReturnKind, return_computer
-from rl_lab.components.rssm import Latent
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.world_actors import WorldActor
-from rl_lab.components.world_model import BATCH_KEYS, LATENT, WorldLoss, WorldModel
+from rl_lab.components.world_model import LATENT, WorldModel, read_rows
 from rl_lab.core import (
     Actions,
     Batch,
@@ -171,30 +172,27 @@ class Dreamer(Workflow):
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update world model, critic and actor on one batch."""
-        metrics, latents = self._update_all(self._read(batch))
+        metrics, latents = self._update_all(read_rows(batch))
         self._count_update()
         return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
 
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update the world model alone."""
-        metrics, latents = self._update_model(self._read(batch))
+        metrics, latents = self._update_model(read_rows(batch))
         return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
 
     @hook
     def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Update critic and actor alone, in dreams of a world model that stays as it is."""
-        metrics = self._update_behavior(self._read(batch))
+        metrics = self._update_behavior(read_rows(batch))
         self._count_update()
         return metrics
 
-    @hook(group="eval", updates=False)
+    @hook(group="eval", is_update=False)
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Report how well what follows the first rows of sequences is predicted from their actions alone."""
         return evaluate_predictions(self.world_model, batch, phase)
-
-    def _read(self, batch: Batch) -> Batch:
-        return {key: batch[key] for key in BATCH_KEYS if key in batch}
 
     def _count_update(self) -> None:
         """Move the slow critic when its time has come, unless every update does that by itself."""
@@ -204,7 +202,7 @@ class Dreamer(Workflow):
 
     def _learn_jointly(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
-        actor_loss, critic_loss, metrics = self._behavior_losses(loss, batch)
+        actor_loss, critic_loss, metrics = self._behavior_losses(loss.observed.latents, loss.features, batch)
         learners = {"model": self.models, "actor": self.actors, "critic": self.critics}
         norms = descend_together(loss.total + actor_loss + critic_loss, learners.values())
         metrics |= {f"{name}_grad_norm": norm for name, norm in zip(learners, norms, strict=True)}
@@ -214,7 +212,7 @@ class Dreamer(Workflow):
     def _learn_in_turn(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
         norm = self.models.descend(loss.total)
-        metrics = self._descend_behavior(loss, batch)
+        metrics = self._descend_behavior(loss.observed.latents, batch)
         return {**loss.named, "model_grad_norm": norm, **metrics}, refreshed(batch, loss.observed.latents)
 
     def _learn_model(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
@@ -224,12 +222,12 @@ class Dreamer(Workflow):
 
     def _learn_behavior(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            loss = self.world_model.losses(batch)
-        return self._descend_behavior(loss, batch)
+            latents = self.world_model.observe(batch).latents
+        return self._descend_behavior(latents, batch)
 
-    def _descend_behavior(self, loss: WorldLoss, batch: Batch) -> dict[str, Tensor]:
-        detached = loss._replace(features=loss.features.detach())  # the world model does not learn from values
-        actor_loss, critic_loss, metrics = self._behavior_losses(detached, batch)
+    def _descend_behavior(self, latents: Latent, batch: Batch) -> dict[str, Tensor]:
+        features = self.world_model.rssm.features(latents).detach()  # the world model does not learn from values
+        actor_loss, critic_loss, metrics = self._behavior_losses(latents, features, batch)
         norms = descend_together(actor_loss + critic_loss, (self.actors, self.critics))
         metrics |= {"actor_grad_norm": norms[0], "critic_grad_norm": norms[1]}
         self._move_slow_critic()
@@ -239,12 +237,14 @@ class Dreamer(Workflow):
         if self.target_update_every == 1:
             polyak(self.slow_critic, self.critic, self.tau)
 
-    def _behavior_losses(self, loss: WorldLoss, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _behavior_losses(
+        self, latents: Latent, features: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the losses of actor and critic, that on replayed steps included, and metrics."""
-        start = Latent(*(leaf.detach().flatten(0, 1) for leaf in loss.observed.latents))
+        start = Latent(*(leaf.detach().flatten(0, 1) for leaf in latents))
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
             dream = self._imagine(start, self.horizon)
-        return self._judge(dream, loss.features, Replayed(*(batch[key] for key in Replayed._fields)))
+        return self._judge(dream, features, Replayed(*(batch[key] for key in Replayed._fields)))
 
     def _judged(self, dream: Dream, features: Tensor, replayed: Replayed) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the losses of a dream, and of the replayed steps [T, B] that it began in."""

@@ -13,14 +13,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_lab.components.decisions import Decisions, action_mask
+from rl_lab.components.decisions import Decisions
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, trained
+from rl_lab.components.observation import action_mask
 from rl_lab.components.planners import Planner
 from rl_lab.components.prediction import evaluate_predictions
-from rl_lab.components.rssm import Latent
-from rl_lab.components.searches import PlannedActions
-from rl_lab.components.world_model import BATCH_KEYS, WorldModel
+from rl_lab.components.world_model import WorldModel, read_rows
 from rl_lab.core import (
     Actions,
     Batch,
@@ -71,7 +71,6 @@ class PlaNet(Workflow):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
         model.bind(context.spec, "PlaNet", context.fuse)
         self._device, self.code = context.device, model.action_code
-        self.planned = PlannedActions(self.code.dim, self.code.nvec)
         self.world_model, self.planner = model.to(self._device), planner
         self.models = Learner(
             context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
@@ -82,8 +81,8 @@ class PlaNet(Workflow):
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state before an episode, the action before it and, if the planner wants one, an open plan."""
         latent = self.world_model.initial(num_envs, self._device)
-        action = torch.zeros(num_envs, self.planned.dim, device=self._device)
-        belief = self.planner.initial_belief(num_envs, self.planned, self._device)
+        action = torch.zeros(num_envs, self.code.dim, device=self._device)
+        belief = self.planner.initial_belief(num_envs, self.code, self._device)
         carry = {"deter": latent.deter.detach().clone(), "stoch": latent.stoch.detach().clone(), "action": action}
         return carry if belief is None else carry | {"plan": belief}
 
@@ -109,7 +108,7 @@ class PlaNet(Workflow):
         plan = self.planner.plan(
             partial(self._worth, latent),
             len(is_first),
-            self.planned,
+            self.code,
             self._device,
             belief=carry.get("plan"),
             is_first=is_first,
@@ -146,9 +145,9 @@ class PlaNet(Workflow):
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Descend the world model's losses on one batch of sequences."""
-        return self._update({key: batch[key] for key in BATCH_KEYS if key in batch})
+        return self._update(read_rows(batch))
 
-    @hook(group="eval", updates=False)
+    @hook(group="eval", is_update=False)
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Report how well what follows the first rows of sequences is predicted from their actions alone."""
         return evaluate_predictions(self.world_model, batch, phase)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_lab.components.decisions import action_mask
 from rl_lab.components.model_actions import ModelActions
+from rl_lab.components.observation import action_mask
 from rl_lab.core import Actions, Carry, Extras, Observation, Workflow, WorkflowContext
 
 

@@ -21,6 +21,7 @@ from rl_lab.components.exploration import ActionNoise, NoiseKind, reject_long_wa
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
 from rl_lab.components.mlp import orthogonal_linear
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
+from rl_lab.components.precision import in_float32
 from rl_lab.components.squashed_heads import HEAD_GAIN
 from rl_lab.core import (
     Actions,
@@ -54,7 +55,7 @@ class DeterministicPolicy(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the actions."""
-        return torch.tanh(self.head(self.trunk(features)))
+        return torch.tanh(in_float32(self.head, self.trunk(features)))
 
 
 class SpreadNoise:
