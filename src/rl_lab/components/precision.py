@@ -11,11 +11,16 @@ from torch import Tensor, nn
 
 
 def lower_precision(device: torch.device) -> torch.dtype | None:
-    """Return in which precision matrix products are done, if that is not the parameters' own."""
+    """Return in which precision matrix products are done, if that is not the parameters' own; not for compiled code."""
     kind = device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
+
+
+def may_be_low(device: torch.device) -> bool:
+    """Return whether matrix products are low; compiled code cannot ask, and reckons with it."""
+    return torch.compiler.is_compiling() or lower_precision(device) is not None
 
 
 def precision_now(device: torch.device) -> Callable[[], torch.autocast]:
@@ -26,7 +31,7 @@ def precision_now(device: torch.device) -> Callable[[], torch.autocast]:
 
 def in_float32(head: nn.Module, x: Tensor, *others: Any) -> Any:
     """Return what a head makes of `x`, in float32 whatever the layers before it did: bfloat16 knows no 100.2."""
-    if lower_precision(x.device) is None:
+    if not may_be_low(x.device):
         return head(x, *others)
     with torch.autocast(x.device.type, enabled=False):
         return head(x.float(), *others)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rl_lab.components.layers import BlockLinear, LayerStyle, dense, initialize, norm_layer
 from rl_lab.components.mlp import activation_module
-from rl_lab.components.precision import lower_precision
+from rl_lab.components.precision import may_be_low
 from rl_lab.core import ConfigError, unknown_name
 
 CoreKind = Literal["gru", "layer_norm_gru", "block_gru"]
@@ -92,11 +92,11 @@ class GRUCore(DenseCore):
     def forward(self, deter: Tensor, stoch: Tensor, embedded: Tensor) -> Tensor:
         """Return the next state."""
         x = self.input(embedded, stoch)
-        if lower_precision(x.device) is None:
+        if not may_be_low(x.device):
             return self.cell(x, deter)
-        return self._in_low_precision(x, deter)  # torch's cell would make the state low, not only the products
+        return self._with_low_products(x, deter)  # torch's cell would make the state low, not only the products
 
-    def _in_low_precision(self, x: Tensor, deter: Tensor) -> Tensor:
+    def _with_low_products(self, x: Tensor, deter: Tensor) -> Tensor:
         """Return `u h + (1 - u) tanh(n + r m)`, where only the products that make `r`, `u`, `n` and `m` are low."""
         cell = self.cell
         reset, update, new = F.linear(x, cell.weight_ih, cell.bias_ih).float().chunk(3, -1)
