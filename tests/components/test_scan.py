@@ -7,6 +7,7 @@ from torch import nn
 from rl_lab.components.scan import Scan, Step
 
 ROWS, STEPS = 3, 5
+WAYS = (Scan.step_by_step, Scan.at_once)
 
 
 class Cell(Step):
@@ -44,27 +45,30 @@ def loss_of(outputs):
     return sum((index + 1) * output.square().sum() for index, output in enumerate(outputs))
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fuse", [lambda f: f, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)])
-def test_values_and_gradients_are_those_of_a_loop(fuse):
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_values_and_gradients_are_those_of_a_loop(fuse, way):
     torch._dynamo.reset()
     cell, carry, inputs = make()
     sources = (*carry, inputs[0], *(p for name, p in cell.named_parameters() if not name.startswith("aside")))
     expected = naive(cell, carry, inputs)
     gradients = torch.autograd.grad(loss_of(expected), sources)
-    found = Scan(cell, fuse)(carry, inputs)
+    found = way(Scan(cell, fuse), carry, inputs)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     for one, other in zip(torch.autograd.grad(loss_of(found), sources), gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_only_what_is_learned_gets_gradients():
+@pytest.mark.parametrize("way", WAYS)
+def test_only_what_is_learned_gets_gradients(way):
     cell, carry, inputs = make()
     expected = torch.autograd.grad(loss_of(naive(cell, carry, inputs)), list(cell.reader.parameters()))
-    found = loss_of(Scan(cell, learned=cell.reader)(carry, inputs))
+    found = loss_of(way(Scan(cell, learned=cell.reader), carry, inputs))
     for one, other in zip(torch.autograd.grad(found, list(cell.reader.parameters())), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    found = loss_of(Scan(cell, learned=cell.reader)(carry, inputs))
+    found = loss_of(way(Scan(cell, learned=cell.reader), carry, inputs))
     assert torch.autograd.grad(found, list(cell.mixer.parameters()), allow_unused=True) == (None, None)
 
 
@@ -78,10 +82,11 @@ def test_without_gradients_nothing_is_kept():
         torch.testing.assert_close(one, other.detach(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("steps", [1, 2])
-def test_low_precision_is_that_of_a_loop_also_after_a_step_has_changed_the_weights(steps):
+def test_low_precision_is_that_of_a_loop_also_after_a_step_has_changed_the_weights(steps, way):
     found = []
-    for run in (naive, lambda cell, carry, inputs: Scan(cell)(carry, inputs)):
+    for run in (naive, lambda cell, carry, inputs: way(Scan(cell), carry, inputs)):
         cell, carry, inputs = make(dtype=torch.float32)
         weights = [*cell.reader.parameters(), *cell.mixer.parameters()]
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
@@ -109,7 +114,7 @@ def test_a_carry_that_no_step_reads_gets_no_gradient():
 
     _, carry, inputs = make()
     cell = Forgetful().double()
-    found = torch.autograd.grad(loss_of(Scan(cell)(carry, inputs)), carry)
+    found = torch.autograd.grad(loss_of(Scan(cell).at_once(carry, inputs)), carry)
     expected = torch.autograd.grad(loss_of(naive(cell, carry, inputs)), carry, allow_unused=True)
     assert expected[0] is None
     assert not found[0].any()

@@ -7,37 +7,39 @@ import torch
 
 from rl_lab.core import CheckpointError, ConfigError, LabError
 from rl_lab.orchestration import static_step
-from rl_lab.orchestration.static_step import FEW_UPDATES, StaticSteps, choose_execution, keep_compiled
+from rl_lab.orchestration.static_step import FEW_LONG_UPDATES, FEW_UPDATES, StaticSteps, choose_execution, keep_compiled
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "updates", "expected"),
+    ("name", "device", "updates", "has_parts", "expected"),
     [
-        ("auto", CPU, FEW_UPDATES, "compiled"),
-        ("auto", CPU, FEW_UPDATES - 1, "eager"),
-        ("auto", CUDA, 1, "captured"),
-        ("eager", CUDA, 10**9, "eager"),
-        ("compiled", CPU, 1, "compiled"),
+        ("auto", CPU, FEW_UPDATES, False, "compiled"),
+        ("auto", CPU, FEW_UPDATES - 1, False, "eager"),
+        ("auto", CPU, FEW_LONG_UPDATES, True, "compiled"),
+        ("auto", CPU, FEW_LONG_UPDATES - 1, True, "eager"),
+        ("auto", CUDA, 1, False, "captured"),
+        ("eager", CUDA, 10**9, True, "eager"),
+        ("compiled", CPU, 1, True, "compiled"),
     ],
 )
-def test_the_choice(name, device, updates, expected, monkeypatch):
+def test_the_choice(name, device, updates, has_parts, expected, monkeypatch):
     monkeypatch.setattr(static_step, "missing_compiler", lambda: None)
-    assert choose_execution(name, device, num_updates=updates) == expected
+    assert choose_execution(name, device, num_updates=updates, has_parts=has_parts) == expected
 
 
 def test_without_a_compiler_auto_is_eager_and_compiled_is_an_error(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert choose_execution("auto", CPU, num_updates=10**9) == "eager"
+    assert choose_execution("auto", CPU, num_updates=10**9, has_parts=False) == "eager"
     with pytest.raises(ConfigError, match=r"experiment\.compile: compiled needs the C\+\+ compiler 'no-such-compiler'"):
-        choose_execution("compiled", CPU, num_updates=1)
+        choose_execution("compiled", CPU, num_updates=1, has_parts=False)
 
 
 def test_a_capture_without_a_gpu_is_refused():
     with pytest.raises(ConfigError, match=r"experiment\.compile: captured needs a GPU"):
-        choose_execution("captured", CPU, num_updates=1)
+        choose_execution("captured", CPU, num_updates=1, has_parts=False)
 
 
 def test_a_resumed_run_keeps_to_the_checkpoints_way():

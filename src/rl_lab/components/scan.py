@@ -1,13 +1,13 @@
 """One step of a model, done over and over: through time, fast forwards and backwards.
 
-Plain autograd computes a small weight gradient at every step and adds it to the last one. Here the loop backwards only
-carries the gradient of the state; with all of those known, the gradients of parameters and inputs are those of one
-large batch over all steps.
+Plain autograd computes a small weight gradient at every step and adds it to the last one. On a GPU, where the number of
+kernels counts, the loop backwards only carries the gradient of the state; with all of those known, the gradients of
+parameters and inputs are those of one large batch over all steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -59,28 +59,41 @@ class Scan:
 
     def __call__(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the outputs [T, B, ...] of inputs [T, B, ...] from a first carry [B, ...]."""
-        parameters = tuple(
-            parameter if is_learned else parameter.detach()
-            for parameter, is_learned in zip(self.step.parameters(), self._is_learned, strict=True)
-        )
-        if torch.is_grad_enabled():
-            return _Scan.apply(self, len(carry), len(inputs), *carry, *inputs, *parameters)
-        return _stacked([outputs for _, outputs in self.loop(carry, inputs, self.cast(parameters))])
+        if torch.is_grad_enabled() and carry[0].is_cuda:
+            return self.at_once(carry, inputs)
+        return self.step_by_step(carry, inputs)  # on a CPU it is the arithmetic that counts, and this is the least
 
-    def cast(self, parameters: Tensors) -> Tensors:
+    def step_by_step(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the outputs, with the gradients of a plain loop."""
+        parameters, found = self._cast(self._parameters()), []
+        for given in zip(*(leaf.unbind() for leaf in inputs), strict=True):
+            found.append(self.run(parameters, carry, given))
+            carry = found[-1][: len(carry)]
+        return _stacked(found)
+
+    def at_once(self, carry: Tensors, inputs: Tensors) -> Tensors:
+        """Return the outputs; gradients of parameters and inputs are computed for all steps at once."""
+        return _Scan.apply(self, len(carry), len(inputs), *carry, *inputs, *self._parameters())
+
+    def recorded(self, carry: Tensors, inputs: Tensors, parameters: Tensors) -> list[tuple[Tensors, Tensors]]:
+        """Return carry and outputs of every step, each of which knows the way back to its carry and no further."""
+        parameters, tape = self._cast(parameters), []
+        for given in zip(*(leaf.unbind() for leaf in inputs), strict=True):
+            held = tuple(leaf.detach().requires_grad_() for leaf in carry)
+            tape.append((held, self.run(parameters, held, given)))
+            carry = tape[-1][1][: len(held)]
+        return tape
+
+    def _parameters(self) -> Tensors:
+        pairs = zip(self.step.parameters(), self._is_learned, strict=True)
+        return tuple(parameter if is_learned else parameter.detach() for parameter, is_learned in pairs)
+
+    def _cast(self, parameters: Tensors) -> Tensors:
         """Return the parameters with weights in the precision of matrix products: once, and not at every step."""
         lower = lower_precision(parameters[0].device)
         if lower is None:
             return parameters
         return tuple(p.to(lower) if is_cast else p for p, is_cast in zip(parameters, self._is_cast, strict=True))
-
-    def loop(self, carry: Tensors, inputs: Tensors, parameters: Tensors) -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield carry and outputs of every step; with gradients enabled, a step knows how to go back to its carry."""
-        for given in zip(*(leaf.unbind() for leaf in inputs), strict=True):
-            held = tuple(leaf.detach().requires_grad_(torch.is_grad_enabled()) for leaf in carry)
-            outputs = self.run(parameters, held, given)
-            yield held, outputs
-            carry = outputs[: len(held)]
 
 
 class _Scan(torch.autograd.Function):
@@ -92,7 +105,7 @@ class _Scan(torch.autograd.Function):
         carry, inputs = tuple(islice(remaining, num_carry)), tuple(islice(remaining, num_inputs))
         parameters = tuple(remaining)
         with torch.enable_grad():
-            tape = list(scan.loop(carry, inputs, scan.cast(parameters)))
+            tape = scan.recorded(carry, inputs, parameters)
         ctx.scan, ctx.tape, ctx.inputs, ctx.parameters = scan, tape, inputs, parameters
         ctx.precision = precision_now(inputs[0].device)
         return _stacked([outputs for _, outputs in tape])
@@ -143,7 +156,7 @@ def _gradients(outputs: Tensors, sources: Tensors, wanted: Tensors) -> tuple[Ten
 
 
 def _stacked(steps: Sequence[Tensors]) -> Tensors:
-    return tuple(torch.stack([leaf.detach() for leaf in leaves]) for leaves in zip(*steps, strict=True))
+    return tuple(torch.stack(leaves) for leaves in zip(*steps, strict=True))
 
 
 def _flat(leaves: Tensors) -> Tensors:

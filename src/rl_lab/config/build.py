@@ -12,7 +12,12 @@ from omegaconf import DictConfig
 
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import autocast, prepare_torch
-from rl_lab.config.execution import execution, reject_uncapturable, reject_uncompilable, reject_unused_choice
+from rl_lab.config.execution import (
+    reject_uncapturable,
+    reject_uncompilable,
+    reject_unused_choice,
+    settle_execution,
+)
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
 from rl_lab.config.targets import Supply, Targets
@@ -59,7 +64,6 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     phases = read_phases(config, targets)
     is_auto = config["experiment"]["compile"] == "auto"
     static = StaticSteps(
-        execution(config, phases, device),
         may_fall_back=is_auto,
         autocast=autocast(config["experiment"]["precision"], device),
     )
@@ -81,6 +85,7 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
         workflow.initialize(context)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
+    settle_execution(static, config, phases, device)
     reject_unused_choice(config, static)
     reject_uncompilable(config, static)
     reject_uncapturable(config, static, context.optimizers)

@@ -10,16 +10,20 @@ from torch import Tensor
 
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
-from rl_lab.orchestration.static_step import Execution, StaticSteps, choose_execution
+from rl_lab.orchestration.static_step import StaticSteps, choose_execution
 
 COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
 
 
-def execution(config: Mapping[str, Any], phases: Iterable[Phase], device: torch.device) -> Execution:
-    """Return how static functions run."""
+def settle_execution(
+    static: StaticSteps, config: Mapping[str, Any], phases: Iterable[Phase], device: torch.device
+) -> None:
+    """Decide how the static functions that a workflow has made will run."""
     num_envs = config["environment"].get("num_envs", 1)
     updates = sum(_updates(phase, num_envs) for phase in phases)
-    return choose_execution(config["experiment"]["compile"], device, num_updates=updates)
+    static.execution = choose_execution(
+        config["experiment"]["compile"], device, num_updates=updates, has_parts=static.num_parts > 0
+    )
 
 
 def _updates(phase: Phase, num_envs: int) -> float:

@@ -31,22 +31,25 @@ F = TypeVar("F", bound=StaticFunction)
 
 WARM_UP_CALLS = 3  # eager calls before a capture, which let libraries allocate what they need
 FEW_UPDATES = 20_000  # a compilation takes about 20 s and saves about 1 to 3 ms per update on two cores
+FEW_LONG_UPDATES = 2_000  # those of updates in parts take about 40 s and save 50 ms and more
 MOST_GRAPHS = 64  # of one function: parts of many shapes, with and without gradients
 UNCOMPILABLE = (torch._dynamo.exc.TorchDynamoException, OSError)  # what compiling may raise
 CHATTER = (  # of torch's compiler, about what is meant to be so
     "The .grad attribute of a Tensor that is not a leaf",
     "\\s*Online softmax is disabled",
     "TensorFloat32 tensor cores",
+    "torch.searchsorted\\(\\): input value tensor is non-contiguous",
 )
 MESSAGE_WIDTH = 300  # characters of a compiler's complaint
 
 
-def choose_execution(name: str, device: torch.device, *, num_updates: float) -> Execution:
+def choose_execution(name: str, device: torch.device, *, num_updates: float, has_parts: bool) -> Execution:
     """Return what `experiment.compile` means here; `auto` compiles on a CPU when that pays, and captures on a GPU."""
     if name == "auto":
         if device.type == "cuda":
             return "captured"
-        return "compiled" if num_updates >= FEW_UPDATES and missing_compiler() is None else "eager"
+        pays = num_updates >= (FEW_LONG_UPDATES if has_parts else FEW_UPDATES)
+        return "compiled" if pays and missing_compiler() is None else "eager"
     if name == "captured" and device.type != "cuda":
         raise ConfigError("experiment.compile: captured needs a GPU (choices: auto, eager, compiled)")
     if name == "compiled" and (lacking := missing_compiler()) is not None:
