@@ -5,6 +5,8 @@ sampling the batch (16 sequences of 64 steps and the one before) and writing ref
 same batches and noise: `difference` is the largest relative one of the first update's losses to those of eager
 float32.
 
+KERNELS=FILE in the environment writes the last update's kernels there, with their microseconds.
+
     python benchmarks/world_model_gpu.py [--cases dreamer_v3:1m:captured:tf32 ...] [--out results/world_model_gpu.json]
 """
 

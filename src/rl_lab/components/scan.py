@@ -7,6 +7,7 @@ parameters and inputs are those of one large batch over all steps.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -30,9 +31,9 @@ class Step(nn.Module):
     The rows of a batch do not know of each other, and nothing is drawn: noise is an input.
     """
 
+    @abstractmethod
     def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the outputs."""
-        raise NotImplementedError
 
 
 class Scan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import CheckpointError, LabError
 from rl_lab.core.phase import COLLECT, EVALUATE, Phase
 from rl_lab.core.seeding import global_rng_state, isolated_rng, set_global_rng_state
-from rl_lab.core.workflow import CollectResult, Update, Workflow
+from rl_lab.core.workflow import CollectResult, HookInfo, Update, Workflow
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
@@ -151,8 +151,12 @@ class Orchestrator:
         if best is None or metrics["return"] > best:
             self._new_best = metrics["return"]
 
+    def _hook(self, action: Action) -> tuple[Callable[..., Any], HookInfo]:
+        """Return the workflow's method that an action names, which was checked at start, and how it is called."""
+        return getattr(self.workflow, action.hook), self._hooks[action.hook]
+
     def _update(self, action: Action, phase: Phase) -> None:
-        hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
+        hook, info = self._hook(action)
         is_rollout = False
         if not info.needs_batch:
             self.collector.settle()  # such a hook may borrow the random streams, as an evaluation does
@@ -178,7 +182,7 @@ class Orchestrator:
 
     def _look(self, action: Action, phase: Phase) -> None:
         """Run a hook that changes nothing: on random streams of its own, with a row and a seed as an evaluation has."""
-        hook, info = getattr(self.workflow, action.hook), self._hooks[action.hook]
+        hook, info = self._hook(action)
         buffer = self.context.buffers[phase.buffer or ""] if info.needs_batch else None
         if buffer is None or buffer.is_ready():
             seed = self.context.rng.seed(action.hook, self.counters.env_steps, self.counters.updates)
