@@ -220,7 +220,7 @@ def test_a_step_runs_beside_the_update_and_its_rows_can_be_trained_on(tmp_path):
             return {}
 
     phases = [{"name": "train", "duration_steps": 6 * NUM_ENVS, "hooks": ["collect", "update_policy"]}]
-    run = orchestrator(tmp_path / "run", env, workflow=Opening(), phases=phases)
+    run = orchestrator(tmp_path / "run", env, workflow=Opening(), phases=phases, cadence=CheckpointCadence())
     run.run()
     assert env.steps == 7  # the last one is in the checkpoint and was not recorded
 
