@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from training_runs import Task, benchmark, call, parser, points
 
+V3 = "DreamerV3 of January 2023, 5 seeds, while training"
+
 TASKS = {
     "dreamer_cartpole": Task(target=475.0, eval_frequency=2_000),
     "dreamer_dmc_cartpole_balance": Task(target=900.0, eval_frequency=2_000),
@@ -22,6 +24,11 @@ TASKS = {
         eval_frequency=2_500,
         eval_episodes=5,
         published=points("RL Lab's first PlaNet, state, 178 k frames", {22_000: 637.5}),
+    ),
+    "dreamer_v3_2023_dmc_walker_walk": Task(
+        100_000,
+        eval_frequency=10_000,
+        published=points(V3, {12_500: 111, 25_000: 290, 37_500: 408, 50_000: 518, 75_000: 742, 100_000: 824}),
     ),
     "planet_cartpole": Task(target=475.0, eval_frequency=2_000, eval_episodes=5),
 }
