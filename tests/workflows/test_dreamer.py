@@ -253,6 +253,14 @@ def test_compiled_parts_compute_what_eager_ones_do(preset, monkeypatch):
     torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4, msg=lambda text: f"{names}: {text}")
 
 
+@pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023", "dreamer_v1"])
+def test_an_update_in_low_precision_is_near_the_exact_one(preset):
+    exact, names = first_updates(preset, "eager", count=1)
+    low, _ = first_updates(preset, "eager", count=1, precision="bfloat16")
+    assert not torch.equal(low, exact)
+    torch.testing.assert_close(low, exact, rtol=0.05, atol=0.02, msg=lambda text: f"{names}: {text}")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023", "dreamer_v1"])
 def test_eager_compiled_and_captured_updates_agree_on_a_gpu(preset):

@@ -52,7 +52,7 @@ class DreamStep(Step):
 
     def __init__(self, rssm: Dynamics, actor: WorldActor) -> None:
         super().__init__()
-        self.rssm, self.actor = rssm, actor
+        self.rssm, self.actor, self.heads = rssm, actor, actor.heads
 
     def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the next state, and the action."""

@@ -31,6 +31,8 @@ class Step(nn.Module):
     The rows of a batch do not know of each other, and nothing is drawn: noise is an input.
     """
 
+    heads: tuple[nn.Module, ...] = ()  # layers that compute in float32 whatever the others do
+
     @abstractmethod
     def forward(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the outputs."""
@@ -49,7 +51,7 @@ class Scan:
         self.step = step
         wanted = {id(parameter) for parameter in (step if learned is None else learned).parameters()}
         self._names = [name for name, _ in step.named_parameters()]
-        factors = factors_of_products(step)
+        factors = factors_of_products(step, step.heads)
         self._is_cast = [name in factors for name in self._names]
         self._is_learned = [id(parameter) in wanted for parameter in step.parameters()]
         self.run: Run = fuse(self._run)  # on the rows of a step
@@ -165,10 +167,12 @@ def _flat(leaves: Tensors) -> Tensors:
     return tuple(leaf.flatten(0, 1) for leaf in leaves)
 
 
-def factors_of_products(module: nn.Module) -> set[str]:
-    """Return the names of parameters that go into matrix products, where a bias may be added within."""
+def factors_of_products(module: nn.Module, heads: Sequence[nn.Module] = ()) -> set[str]:
+    """Return the names of parameters in matrix products, where a bias may be added within; without those of heads."""
     found: set[str] = set()
     for name, layer in module.named_modules():
+        if layer in heads:
+            continue
         if isinstance(layer, nn.Linear | nn.GRUCell):
             found |= {f"{name}.{own}" for own, _ in layer.named_parameters()}
         elif isinstance(layer, BlockLinear):

@@ -84,6 +84,11 @@ class WorldActor(nn.Module):
         if choices := self.actions.num_choices:
             self.logits = self._output(choices)
 
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """Return the last layers, which compute in float32."""
+        return tuple(layer for layer in self.children() if layer is not self.trunk)
+
     def _output(self, dim: int) -> nn.Linear:
         return dense(self.trunk.output_dim, dim, self.style.init, self.scale)
 

@@ -35,9 +35,10 @@ def two_hot_loss(logits: Tensor, targets: Tensor, bins: Tensor) -> Tensor:
 def expectation(logits: Tensor, bins: Tensor) -> Tensor:
     """Return `sum softmax(logits) bins` over an odd number of bins that mirror each other around 0.
 
-    Summed from the outside in, in pairs: with equal logits every pair cancels, and the mean is exactly 0.
+    Probabilities of mirrored bins are subtracted first: with equal logits the mean is exactly 0, also where a kernel
+    rounds a product and a sum only once.
     """
-    products = logits.softmax(-1) * bins
+    probabilities = logits.softmax(-1)
     half = bins.shape[0] // 2
-    pairs = products[..., :half] + products[..., half + 1 :].flip(-1)
-    return pairs.sum(-1) + products[..., half]
+    surplus = probabilities[..., half + 1 :] - probabilities[..., :half].flip(-1)
+    return (surplus * bins[half + 1 :]).sum(-1)
