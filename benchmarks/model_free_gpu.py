@@ -32,7 +32,11 @@ STEPS = 100_000  # env steps in the buffer
 TASKS = {
     "sac_halfcheetah": [],
     "td3_halfcheetah": [],
-    "dqn_cartpole": ["components.critic.hidden_dims=[120, 84]", "buffers.replay.batch_size=128"],
+    "dqn_cartpole": [
+        "components.critic={hidden_dims: [120, 84], layer_norm: false}",
+        "algorithm.learning_rate_schedule=constant",
+        "buffers.replay.batch_size=128",
+    ],
 }
 
 

@@ -1,4 +1,4 @@
-"""Scores of Dreamer and PlaNet with the committed experiment files, beside what others report.
+"""Scores of Dreamer, PlaNet and TD-MPC with the committed experiment files, beside what others report.
 
 Trains by `lab train`, evaluates by `lab evaluate` on fresh episodes, and writes every seed, the bad ones too, to
 `results/world_model_scores.csv`, the learning curves to `world_model_scores_curves.csv` and `.png`. Interrupt it when
@@ -15,6 +15,8 @@ from __future__ import annotations
 from training_runs import Task, benchmark, call, parser, points
 
 V3 = "DreamerV3 of January 2023, 5 seeds, while training"
+TDMPC = "TD-MPC, 5 seeds"
+TDMPC2 = "TD-MPC2, 3 seeds"
 
 TASKS = {
     "dreamer_cartpole": Task(target=475.0, eval_frequency=2_000),
@@ -31,6 +33,16 @@ TASKS = {
         published=points(V3, {12_500: 111, 25_000: 290, 37_500: 408, 50_000: 518, 75_000: 742, 100_000: 824}),
     ),
     "planet_cartpole": Task(target=475.0, eval_frequency=2_000, eval_episodes=5),
+    "tdmpc2_cartpole": Task(target=475.0, eval_frequency=1_000),
+    "tdmpc_dmc_cartpole_swingup": Task(
+        target=800.0, eval_frequency=1_250, published=points(TDMPC, {5_000: 574, 7_500: 825, 12_500: 859})
+    ),
+    "tdmpc_dmc_cup_catch": Task(
+        target=930.0, eval_frequency=2_500, published=points(TDMPC, {10_000: 931, 25_000: 977})
+    ),
+    "tdmpc2_dmc_walker_walk": Task(eval_frequency=5_000, published=points(TDMPC2, {50_000: 962})),
+    "tdmpc2_dmc_cup_catch": Task(eval_frequency=5_000, published=points(TDMPC2, {50_000: 981})),
+    "tdmpc2_dmc_cheetah_run": Task(eval_frequency=5_000, published=points(TDMPC2, {50_000: 519})),
 }
 
 

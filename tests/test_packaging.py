@@ -59,7 +59,9 @@ def test_the_wheel_holds_code_configs_types_and_the_command(wheel):
         names = set(archive.namelist())
         (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
     source = ROOT / "src"
-    files = [path for pattern in ("*.py", "*.yaml", "py.typed") for path in (source / "rl_lab").rglob(pattern)]
+    files = [
+        path for pattern in ("*.py", "*.yaml", "py.typed", "data/**/*.*") for path in (source / "rl_lab").rglob(pattern)
+    ]
     assert {path.relative_to(source).as_posix() for path in files} == {
         name for name in names if "dist-info" not in name
     }

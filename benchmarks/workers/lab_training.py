@@ -91,6 +91,8 @@ def dqn(task: Task) -> list[str]:
         "++algorithm.tau=1.0",
         "++algorithm.double=false",  # as the peers: plain targets of one step
         "++buffers.replay.n_step=1",
+        "components.critic.layer_norm=false",
+        "++algorithm.learning_rate_schedule=constant",
         f"++algorithm.target_update_every={settings['target_update_steps'] // settings['steps_per_update']}",  # updates
         *(f"++algorithm.epsilon_{when}={settings['epsilon']}" for when in ("start", "end")),
         f"++algorithm.max_grad_norm={settings['max_grad_norm']}",

@@ -29,6 +29,16 @@ def test_dense_weights_have_the_published_spread_and_no_bias(init, std):
     assert not dense(4, 3, init, scale=0.0).weight.any()
 
 
+def test_weights_of_tdmpc_are_orthogonal_or_small_normals():
+    torch.manual_seed(0)
+    weight = dense(40, 30, "orthogonal", scale=0.5).weight.detach()
+    torch.testing.assert_close(weight @ weight.T, 0.25 * torch.eye(30), atol=1e-5, rtol=0)
+    weight = dense(400, 300, "normal_0.02").weight.detach()
+    assert float(weight.std()) == pytest.approx(0.02, rel=0.01)
+    assert float(weight.abs().max()) > 0.08  # four standard deviations: nothing is cut
+    assert not dense(4, 3, "normal_0.02", scale=0.0).weight.any()
+
+
 def test_a_block_linear_is_a_block_diagonal_matrix_with_the_fan_of_the_whole_input():
     torch.manual_seed(0)
     layer = BlockLinear(8 * 32, 8 * 64, 8, "fan_in")
@@ -52,6 +62,9 @@ def test_norms():
     centred = x - x.mean(-1, keepdims=True)
     expected = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-3)
     np.testing.assert_allclose(norm_layer("layer", 8)(torch.tensor(x).float()).detach(), expected, rtol=1e-4)
+    small = 0.01 * centred  # here the epsilon decides
+    expected = small / np.sqrt(small.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(norm_layer("layer_1e-5", 8)(torch.tensor(small).float()).detach(), expected, rtol=1e-3)
 
 
 def test_a_stack_has_layers_of_its_style():

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from rl_lab.components.learner import AdamSlot, Learner, adam_step, frozen_copy, polyak, trained
+from rl_lab.components.learner import AdamSlot, Learner, adam_step, descend_as_one, frozen_copy, polyak, trained
 from rl_lab.core import Optimizers
+from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
+from rl_lab.orchestration.static_step import StaticSteps
 
 
 def make_learner(module, factory=None, **options):
@@ -70,8 +72,11 @@ def test_loaded_state_is_what_a_compiled_step_goes_on_from():
 def test_other_optimisers_descend_too():
     net = nn.Linear(2, 1)
     before = net.weight.detach().clone()
-    make_learner(net, partial(torch.optim.SGD, lr=0.5)).descend(net(torch.ones(1, 2)).sum())
-    torch.testing.assert_close(net.weight.detach(), before - 0.5)
+    learner = make_learner(net, partial(torch.optim.SGD, lr=0.5))
+    learner.descend(net(torch.ones(1, 2)).sum())
+    learner.set_rate(0.25)
+    learner.descend(net(torch.ones(1, 2)).sum())
+    torch.testing.assert_close(net.weight.detach(), before - 0.75)
 
 
 def test_a_target_follows_its_source():
@@ -87,3 +92,73 @@ def test_a_target_follows_its_source():
 
 def test_what_is_absent_has_no_parameters():
     assert len(list(trained(None, nn.Linear(1, 1), None))) == 2
+
+
+@pytest.mark.parametrize("longest", [0.5, 1000.0, None])
+def test_learners_that_descend_as_one_share_the_length_of_their_gradient(longest):
+    torch.manual_seed(0)
+    nets = [nn.Linear(3, 4), nn.Linear(4, 1)]
+    learners = [
+        make_learner(net, partial(torch.optim.SGD, lr=rate)) for net, rate in zip(nets, (0.1, 0.01), strict=True)
+    ]
+    before = [[parameter.detach().double().numpy() for parameter in net.parameters()] for net in copy.deepcopy(nets)]
+    loss = nets[1](nets[0](torch.randn(5, 3)).tanh()).square().sum()
+    parts = [torch.autograd.grad(loss, list(net.parameters()), retain_graph=True) for net in nets]
+    length = sum(float(part.double().square().sum()) for each in parts for part in each) ** 0.5
+    assert length > 0.5
+    assert float(descend_as_one(loss, learners, longest).detach()) == pytest.approx(length, rel=1e-5)
+    share = 1.0 if longest is None else min(1.0, longest / length)
+    for net, old, gradients, rate in zip(nets, before, parts, (0.1, 0.01), strict=True):
+        for new, was, gradient in zip(net.parameters(), old, gradients, strict=True):
+            expected = torch.tensor(was) - rate * share * gradient.double()
+            torch.testing.assert_close(new.detach().double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize(
+    "factory", [partial(torch.optim.Adam, lr=0.1, fused=True), partial(torch.optim.AdamW, lr=0.1, weight_decay=0.1)]
+)
+def test_a_changing_rate_is_followed_without_another_compilation(factory, is_traced):
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2)
+    other = copy.deepcopy(net)
+    learner, optimizer = make_learner(net, factory), factory(other.parameters())
+    torch.compiler.reset()
+    apply = torch.compile(learner.apply, backend="eager", fullgraph=True) if is_traced else learner.apply
+    assert learner.initial_rate == 0.1
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for rate in (0.1, 0.05, 0.0, 0.2):
+            other.weight.grad, other.bias.grad = torch.randn(2, 4), torch.randn(2)
+            learner.set_rate(rate)
+            apply((other.weight.grad.clone(), other.bias.grad.clone()))
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            torch.testing.assert_close(net.weight, other.weight)
+
+
+def test_a_changing_rate_is_part_of_the_optimisers_state():
+    learners = [make_learner(nn.Linear(2, 1)) for _ in range(2)]
+    learners[0].set_rate(0.25)
+    load_optimizer(learners[1].optimizer, optimizer_state(learners[0].optimizer))
+    assert float(learners[1].optimizer.param_groups[0]["lr"]) == 0.25
+    learners[1].set_rate(0.5)  # their own from here on
+    assert [float(each.optimizer.param_groups[0]["lr"]) for each in learners] == [0.25, 0.5]
+    assert learners[1].initial_rate == 3e-4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_step_follows_the_rate():
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 2).cuda(), torch.randn(8, 4, device="cuda")
+    other, factory = copy.deepcopy(net), partial(torch.optim.Adam, lr=0.1, fused=True)
+    context = SimpleNamespace(optimizers=Optimizers({"net": factory}), device=torch.device("cuda"))
+    learner, optimizer = Learner(context, "net", net.parameters()), factory(other.parameters())
+    descend = StaticSteps("captured")(lambda x: learner.descend(net(x).square().mean()))
+    for rate in (0.1, 0.09, 0.08, 0.07, 0.06, 0.0, 0.2):  # the first three are not captured
+        learner.set_rate(rate)
+        descend(x)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        other(x).square().mean().backward()
+        optimizer.step()
+        torch.testing.assert_close(net.weight, other.weight)

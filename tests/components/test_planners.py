@@ -117,6 +117,41 @@ def test_mppi_equals_loops_with_proposals_and_a_warm_start():
     assert clamped == {True, False}
 
 
+def test_short_wide_plans_with_momentum_equal_loops():
+    envs, count, rounds = 2, 9, 3
+    belief = torch.rand(envs, 4, 2, generator=torch.Generator().manual_seed(5)) - 0.5
+    planner = MPPI(4, count, 4, rounds, temperature=2.0, min_std=0.05, max_std=0.9, momentum=0.1)
+    torch.manual_seed(0)
+    found = planner.plan(worth, envs, NUMBERS, CPU, belief=belief, horizon=2, min_std=torch.tensor(0.3))
+    torch.manual_seed(0)
+    noise = [np.float64(torch.randn(2, envs, count, 2).numpy()) for _ in range(rounds)]
+    for env in range(envs):
+        mean, std = np.float64(belief[env, 1:3].numpy()), np.full((2, 2), 0.9)
+        for drawn in noise:
+            candidates = [np.minimum(1, np.maximum(-1, mean + std * drawn[:, env, k])) for k in range(count)]
+            elites, values = best_of(candidates, 4, naive_worth, env)
+            new, variance = weighted(elites, mppi_weights(values, 2.0))
+            mean = 0.1 * mean + 0.9 * new
+            std = np.maximum(0.3, np.sqrt(variance))
+        np.testing.assert_allclose(found.actions[:, env].numpy(), mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.std[:, env].numpy(), std, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.belief[env].numpy(), np.concatenate([mean, np.zeros((2, 2))]), atol=1e-4)
+    assert found.actions.shape == (2, envs, 2)
+    assert float(found.std.min()) == pytest.approx(0.3)
+
+
+def test_momentum_keeps_chances_too_and_choices_have_no_spread():
+    planner = MPPI(2, 40, 1, 1, temperature=0.0, momentum=0.25)
+    torch.manual_seed(0)
+    found = planner.plan(one_hot_worth, 2, CHOICES, CPU)
+    assert found.std.shape == (2, 2, 0)
+    open_chances = torch.tensor([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3])
+    torch.testing.assert_close(found.belief.transpose(0, 1), 0.25 * open_chances + 0.75 * found.actions)
+    torch.manual_seed(0)
+    both = planner.plan(mixed_worth, 2, MIXED, CPU)
+    assert both.std.shape == (2, 2, 2)
+
+
 @pytest.mark.parametrize("kind", ["cem", "mppi"])
 def test_choices_equal_loops(kind):
     steps, envs, count, rounds = 4, 2, 11, 3

@@ -9,6 +9,7 @@ import torch
 from rl_lab.components.identity_representation import IdentityDecoder, IdentityEncoder
 from rl_lab.components.layers import LayerStyle
 from rl_lab.components.mlp_dynamics import MLPDynamics
+from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.prediction import (
     CURVE_HEIGHT,
     CURVE_WIDTH,
@@ -21,6 +22,7 @@ from rl_lab.components.prediction import (
     evaluate_predictions,
     forecast,
     pictures_of,
+    planning_gain,
 )
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_model import KLTerms, WorldModel
@@ -78,7 +80,7 @@ def values(metrics):
 def test_a_model_that_knows_the_world_is_never_wrong():
     found = values(evaluate_predictions(exact_model(), walks(), phase(prediction_context=3)))
     names = {f"{name}_{step}" for name in ("prediction_error", "reward_error") for step in (1, 3, 6)}
-    assert set(found) == names | {"continue_bias", "continue_brier"}
+    assert set(found) == names | {"continue_bias", "continue_brier", "continue_calibration"}
     assert all(value == 0.0 for value in found.values())
 
 
@@ -112,7 +114,8 @@ def test_what_follows_an_episodes_end_does_not_count():
 def test_short_sequences_leave_a_shorter_context():
     found = forecast(exact_model(), walks(length=3), context=5, horizon=15)
     assert (found.num_seen, len(found.is_known)) == (2, 1)
-    assert set(values(errors_of(found))) == {"prediction_error_1", "reward_error_1", "continue_bias", "continue_brier"}
+    continues = {"continue_bias", "continue_brier", "continue_calibration"}
+    assert set(values(errors_of(found))) == {"prediction_error_1", "reward_error_1"} | continues
     with pytest.raises(ConfigError, match="sequence_length: 1 row leaves nothing to predict"):
         forecast(exact_model(), walks(length=1), context=5, horizon=15)
     with pytest.raises(ConfigError, match="prediction_horizon of phase 'train' must be a whole number >= 1, not 0"):
@@ -159,7 +162,39 @@ def test_errors_of_an_rssm_equal_a_loop_in_float64():
     batch["is_first"][2, 5] = batch["is_terminal"][2, 4] = True  # one ends within what is predicted, two before it
     found, expected = values(errors_of(forecast(model, batch, context=3, horizon=5))), naive_errors(model, batch, 3, 5)
     assert {"prediction_error_1", "prediction_error_3", "reward_error_5", "continue_brier"} <= set(found)
+    assert found.pop("continue_calibration") >= abs(found["continue_bias"])  # its own test has the numbers
     assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-4, abs=1e-6)
+
+
+def test_calibration_compares_chances_with_frequencies_bin_by_bin():
+    generator = np.random.default_rng(0)
+    expected, weights = generator.random((5, 40)), generator.random((5, 40)) < 0.8
+    expected[0, :3] = [0.0, 1.0, 0.1]
+    true = generator.random((5, 40)) < expected**2  # surer than is right
+    total = 0.0
+    for low in range(10):
+        inside = [i for i in np.ndindex(5, 40) if min(9, int(expected[i] * 10)) == low and weights[i]]
+        total += abs(sum(expected[i] - float(true[i]) for i in inside))
+    numbers = (torch.tensor(expected).float(), torch.tensor(true).float())
+    found = Forecast(2, torch.tensor(weights), {"x": torch.zeros(5, 40)}, torch.zeros(5, 40), numbers, {})
+    assert values(errors_of(found))["continue_calibration"] == pytest.approx(total / weights.sum(), rel=1e-4)
+
+
+def test_plans_gain_over_random_actions_what_the_model_promises_for_them():
+    actions = ModelActions(SPEC, "Test")
+    pull = torch.tensor([1.0, 3.0])
+
+    def worth(sequences):
+        return sequences.sum((0, 3)) * pull.unsqueeze(1)
+
+    torch.manual_seed(0)
+    found = values(planning_gain(worth, torch.full((4, 2, 1), 0.5), actions))
+    torch.manual_seed(0)
+    drawn = actions.random(4 * 2 * 64, torch.device("cpu")).view(4, 2, 64).sum(0).double().numpy()  # [N, 64]
+    ahead = (2.0 - drawn) * np.array([[1.0], [3.0]])
+    assert found["planning_gain"] == pytest.approx(ahead.mean(), rel=1e-4)
+    assert found["planning_wins"] == pytest.approx((ahead > 0).mean())
+    assert values(planning_gain(worth, torch.full((4, 2, 1), -1.0), actions))["planning_wins"] == 0.0
 
 
 def test_recorded_states_are_begun_in():

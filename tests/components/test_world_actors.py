@@ -9,6 +9,7 @@ import torch
 from rl_lab.components.layers import LayerStyle
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, MultiDiscrete
+from rl_lab.ops.prior_distributions import ClippedNormal, SquashedNormal
 from rl_lab.ops.world_distributions import BoundedNormal, MultiOneHot, OneHot, TanhNormal, TruncatedNormal
 
 torch.set_num_threads(1)
@@ -52,6 +53,22 @@ def test_means_and_standard_deviations(kind):
     assert type(pi) is KINDS[kind]
     np.testing.assert_allclose(pi.mean.detach(), expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(pi.std.detach(), expected[1], rtol=1e-5)
+
+
+def test_policies_that_propose():
+    actor, features = bound(kind="squashed_normal", scale=3.0), torch.randn(7, 5)
+    mean, std = raw_outputs(actor, features)
+    pi = actor(features)
+    assert type(pi) is SquashedNormal
+    np.testing.assert_allclose(pi.mean.detach(), mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pi.std.detach(), np.exp(-10.0 + 6.0 * (np.tanh(std) + 1.0)), rtol=1e-4)
+    actor = bound(kind="clipped_normal", scale=3.0, min_std=0.2)
+    assert "std" not in dict(actor.named_children())  # it has one for all
+    pi = actor(features)
+    assert type(pi) is ClippedNormal
+    mean = actor.mean(actor.trunk(features)).detach().double().numpy()
+    np.testing.assert_allclose(pi.mean.detach(), np.tanh(mean), rtol=1e-5, atol=1e-6)
+    assert torch.equal(pi.std, torch.full((7, 2), 0.2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

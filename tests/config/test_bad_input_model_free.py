@@ -17,7 +17,7 @@ from rl_lab.workflows.sac import SAC
 from tests.workflows.off_policy import networks, start
 
 KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete", "mixed": "mixed"}
-WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet")
+WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
 PPO = [
     "+workflow=ppo",
     "+components@components.actor=mlp",
@@ -28,6 +28,8 @@ PENDULUM, CARTPOLE = "+experiment=sac_pendulum", "+environment=cartpole"
 SETTINGS = {("SAC", "discrete"): ["+preset=sac_discrete"]} | {("PPO", kind): PPO for kind in KINDS}
 SETTINGS |= {("Dreamer", kind): ["+preset=dreamer_v3", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("PlaNet", kind): ["+preset=planet", "budget=tiny"] for kind in KINDS}
+SETTINGS |= {("TDMPC", kind): ["+preset=tdmpc2", "budget=tiny"] for kind in KINDS}
+SETTINGS |= {("WorldModels", kind): ["+preset=world_models", "budget=tiny"] for kind in KINDS}
 RUN = ("experiment.name=bad", "training.total_timesteps=1e5")
 
 
@@ -53,22 +55,22 @@ def refused(tmp_path, monkeypatch):
         (
             ("+preset=dqn", "+environment=pendulum", *RUN),
             "workflow: DQN does not take the continuous actions of 'Pendulum-v1' "
-            "(fitting: Dreamer, PPO, PlaNet, SAC, SQL, TD3)",
+            "(fitting: Dreamer, PPO, PlaNet, SAC, SQL, TD3, TDMPC, WorldModels)",
         ),
         (
             ("+preset=td3", CARTPOLE, *RUN),
             "workflow: TD3 does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC)",
+            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sql", CARTPOLE, *RUN),
             "workflow: SQL does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC)",
+            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=identity", "environment.kind=multi_discrete", *RUN),
             "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' "
-            "(fitting: Dreamer, PPO, PlaNet)",
+            "(fitting: Dreamer, PPO, PlaNet, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=dm_control", "environment.name=dm_control/lqr-lqr_2_1", *RUN),
@@ -171,7 +173,12 @@ def test_actions_without_a_dimension_have_no_entropy():
 
 def test_every_workflow_is_known_to_this_test():
     folder = Path(__file__).parents[2] / "src" / "rl_lab" / "workflows"
-    names = {path.stem for path in folder.glob("[a-z]*.py")} - {"random_policy"}  # which takes every action
+    others = {
+        "random_policy",
+        "behavior_cloning",
+        "diffusion_policy",
+    }  # they take every action, or learn from demonstrations
+    names = {path.stem.replace("_", "") for path in folder.glob("[a-z]*.py") if path.stem not in others}
     assert {name.lower() for name in WORKFLOWS} == names
     assert KINDS.keys() == FITTING.keys()
 

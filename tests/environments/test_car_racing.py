@@ -155,6 +155,20 @@ def test_random_colours_are_those_of_gymnasium():
     assert commonest[0] != commonest[1] == commonest[2]
 
 
+def test_a_border_without_width_is_not_drawn():
+    """Between two tiles of exactly one direction gymnasium's border has no width, once in some hundred tracks."""
+    from rl_lab.environments.racing.map import TrackMap
+
+    road = ([[0.0, 0.0], [10.0, 0.0], [10.0, 9.0], [0.0, 9.0]], (100, 100, 100))
+    border = ([[10.0, 0.0], [10.0, 0.0], [10.0, 9.0], [10.0, 9.0]], (255, 0, 0))
+    pictures = []
+    for polygons in ([road], [road, border]):
+        track = TrackMap(64, is_gray=False)
+        track.bake(polygons, (0, 200, 0), (0, 210, 0))
+        pictures.append(track.sample(5.0, 5.0, 0.0, 6.0).view(np.uint8))
+    assert np.mean(pictures[0] != pictures[1]) < 0.02  # pygame may fill the line itself
+
+
 def test_visited_tiles_lose_their_tint():
     env = make_env("CarRacing-fast")
     env.reset(seed=3)

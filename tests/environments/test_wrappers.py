@@ -206,12 +206,17 @@ def test_actions_that_are_dicts_are_repeated_and_kept_though_the_environment_wri
 
 
 def test_episode_statistics_arrive_as_infos():
-    keys = ["episode.return", "episode.length"]
+    keys = ["episode.return", "episode.length", "episode.max_reward"]
     env = GymnasiumEnv(RAMP, 2, env_kwargs={"length": 3}, wrappers=["episode_statistics"], info_keys=keys)
     env.reset(0)
     steps = [env.step(torch.zeros(2, 2)) for _ in range(4)]
+    assert [step.infos["episode.max_reward"].tolist() for step in steps] == [[0, 0], [0, 0], [3, 3], [0, 0]]
     assert [step.infos["episode.return"].tolist() for step in steps] == [[0, 0], [0, 0], [1 + 2 + 3] * 2, [0, 0]]
     assert [step.infos["episode.length"].tolist() for step in steps] == [[0, 0], [0, 0], [3, 3], [0, 0]]
+    falling = [{"clip_reward": [-9, -2]}, "episode_statistics"]  # a reward below 0 may be the highest, too
+    env = GymnasiumEnv(RAMP, 1, env_kwargs={"length": 3}, wrappers=falling, info_keys=keys)
+    env.reset(0)
+    assert [env.step(torch.zeros(1, 2)).infos["episode.max_reward"].item() for _ in range(3)] == [0, 0, -2]
 
 
 def test_noise_has_the_deviation_that_was_asked_for():

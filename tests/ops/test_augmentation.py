@@ -2,7 +2,7 @@
 
 import torch
 
-from rl_lab.ops.augmentation import random_shift
+from rl_lab.ops.augmentation import centre_crop, random_crop, random_shift
 
 
 def test_every_image_is_a_window_of_its_padded_self():
@@ -27,3 +27,15 @@ def test_every_image_is_a_window_of_its_padded_self():
 def test_no_pad_changes_nothing():
     images = torch.rand(3, 1, 4, 4)
     assert torch.equal(random_shift(images, 0), images)
+
+
+def test_crops_are_parts_of_their_images():
+    torch.manual_seed(0)
+    images = torch.arange(30.0).view(1, 1, 5, 6).expand(300, 1, 5, 6) + 100.0 * torch.arange(300.0).view(-1, 1, 1, 1)
+    parts = random_crop(images, 3, 4)
+    corners = parts[:, 0, 0, 0] - 100.0 * torch.arange(300.0)
+    wanted = {6.0 * row + column for row in range(3) for column in range(3)}
+    assert set(corners.tolist()) == wanted
+    steps = torch.tensor([[6.0 * row + column for column in range(4)] for row in range(3)])
+    assert torch.equal(parts[:, 0], parts[:, 0, :1, :1] + steps)
+    assert torch.equal(centre_crop(images, 3, 4), images[..., 1:4, 1:5])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_lab.ops.schedules import kl_adaptive_rate, linear_decay
+from rl_lab.ops.schedules import kl_adaptive_rate, linear_decay, warm_cosine
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ def test_kl_adaptive_rate(kl, rate, expected):
 
 def test_linear_decay():
     assert [linear_decay(4e-4, p) for p in (0.0, 0.25, 1.0, 1.5)] == pytest.approx([4e-4, 3e-4, 0.0, 0.0])
+
+
+def test_warm_cosine_rises_linearly_and_falls_by_half_a_cosine():
+    assert [warm_cosine(0.8, 0.0, share) for share in (0.25, 1.0, 9.0)] == pytest.approx([0.2, 0.8, 0.8])
+    falls = [warm_cosine(0.8, progress, 2.0) for progress in (1 / 3, 0.5, 2 / 3, 1.0)]
+    assert falls == pytest.approx([0.6, 0.4, 0.2, 0.0])  # cos 60, 90, 120 and 180 degrees
+    assert warm_cosine(0.8, 0.5, 0.5) == pytest.approx(0.2)

@@ -245,3 +245,24 @@ def test_noise_drawn_beforehand_is_what_samples_would_draw():
         expected = pi.sample()
         torch.manual_seed(3)
         assert torch.equal(pi.sample(pi.noise((4, 2), CPU)), expected)
+
+
+def test_means_over_one_hots_are_exact_and_so_are_their_gradients():
+    logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(2, 3, 4, dtype=torch.bool)
+    mask[1, 2, 0] = False
+    worth = torch.randn(2, 3, 4, dtype=torch.float64)
+
+    def values(actions, log_probs):
+        assert actions.shape == (4, 2, 3, 4)
+        return (actions * worth).sum(-1), log_probs
+
+    found, minus_entropy = OneHot(logits, mask=mask).expect(values)
+    masked = np.where(mask.numpy(), logits.detach().numpy(), -np.inf)
+    probs = softmax(masked)
+    np.testing.assert_allclose(found.detach(), (probs * worth.numpy()).sum(-1), rtol=1e-9)
+    logs = np.log(np.where(probs > 0, probs, 1.0))
+    np.testing.assert_allclose(minus_entropy.detach(), (probs * logs).sum(-1), rtol=1e-9)
+    found.sum().backward()
+    mean = (probs * worth.numpy()).sum(-1, keepdims=True)
+    np.testing.assert_allclose(logits.grad, probs * (worth.numpy() - mean), atol=1e-9)

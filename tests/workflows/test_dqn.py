@@ -207,6 +207,22 @@ def test_epsilon_falls_along_a_line():
     assert noisy.update_agent(random_batch(SPEC), phase=phase())["epsilon"] == 1.0
 
 
+def test_the_learning_rate_falls_to_0_at_the_end_of_the_phase():
+    workflow, batch = make_dqn(learning_rate_schedule="linear", lr=0.01), random_batch(SPEC)
+    moves = []
+    for progress in (0.0, 0.5, 0.75, 1.0):
+        twin = copy.deepcopy(workflow.critic)
+        metrics = workflow.update_agent(batch, phase=phase(progress))
+        assert metrics["learning_rate"] == pytest.approx(0.01 * (1.0 - progress))
+        pairs = zip(workflow.critic.parameters(), twin.parameters(), strict=True)
+        moves.append(max(float((new - old).detach().abs().max()) for new, old in pairs))
+    # Adam's steps on one batch again and again are about as long as its learning rate.
+    assert moves == pytest.approx([0.01, 0.005, 0.0025, 0.0], rel=0.1)
+    constant = make_dqn(lr=0.01)
+    assert constant.update_agent(batch, phase=phase(0.5))["learning_rate"] == 0.01
+    assert constant.critics.optimizer.param_groups[0]["lr"] == 0.01
+
+
 def act(workflow, obs, *, explore, step=10**9):
     rows = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
     with torch.inference_mode():
@@ -320,7 +336,7 @@ def test_every_option_is_deterministic_and_changes_all_parameters(options):
 
 def test_metrics_are_detached_scalars():
     metrics = make_dqn().update_agent(random_batch(SPEC), phase=phase())
-    assert set(metrics) == {"critic_loss", "critic_grad_norm", "q", "epsilon"}
+    assert set(metrics) == {"critic_loss", "critic_grad_norm", "q", "epsilon", "learning_rate"}
     assert all(not v.requires_grad and v.ndim == 0 for v in metrics.values() if isinstance(v, torch.Tensor))
 
 
@@ -345,12 +361,12 @@ def test_images_and_dicts_are_read_by_encoders(munchausen):
 def test_compiled_and_eager_updates_agree():
     options = {"double": True, "dueling": True, "distribution": "quantile", "num_quantiles": 5, "tau": 0.1}
     eager, compiled = (
-        make_dqn(static=static, target_update_every=1, max_grad_norm=0.5, **options)
+        make_dqn(static=static, target_update_every=1, max_grad_norm=0.5, learning_rate_schedule="linear", **options)
         for static in (None, StaticSteps("compiled"))
     )
     for seed in range(3):
-        batch = random_batch(SPEC, seed=seed)
-        one, other = (workflow.update_agent(batch, phase=phase()) for workflow in (eager, compiled))
+        batch, now = random_batch(SPEC, seed=seed), phase(seed / 4)
+        one, other = (workflow.update_agent(batch, phase=now) for workflow in (eager, compiled))
         assert {k: float(v) for k, v in one.items()} == pytest.approx({k: float(v) for k, v in other.items()}, rel=1e-3)
     torch.testing.assert_close(parameters(eager), parameters(compiled), atol=1e-5, rtol=1e-3)
 
@@ -361,7 +377,7 @@ def test_compiled_and_eager_updates_agree():
         (EnvSpec("x", Box((3,)), Box((2,), low=-1.0, high=1.0)), r"DQN does not take the continuous .*SAC, SQL, TD3"),
         (
             EnvSpec("x", Box((3,)), MultiDiscrete((2, 2))),
-            r"DQN does not take the multi-discrete .*\(fitting: Dreamer, PPO, PlaNet\)",
+            r"DQN does not take the multi-discrete .*\(fitting: Dreamer, PPO, PlaNet, TDMPC, WorldModels\)",
         ),
     ],
 )

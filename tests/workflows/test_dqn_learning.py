@@ -15,7 +15,7 @@ from rl_lab.environments.identity import Identity
 from rl_lab.environments.memory import Memory
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.workflows.dqn import DQN
-from tests.workflows.off_policy import resumes_exactly, score, start, train
+from tests.workflows.off_policy import resumes_exactly, run_packaged, score, start, train
 
 torch.set_num_threads(1)
 ATOMS = ValueRange(-2.0, 12.0, 29)  # of an episode of ten steps: at most 9.6
@@ -77,6 +77,11 @@ def test_cartpole_is_learned():
     buffer = ReplayBuffer(100_000, 64, num_envs=8, spec=env.spec, n_step=3)
     train(workflow, env, env_steps=40_000, updates_per_step=0.25, buffer=buffer)
     assert Evaluator(CartPole(20), 20, RngStreams(0)).evaluate(workflow, step=0)["return"] > 200  # at random: 22
+
+
+@pytest.mark.learning
+def test_the_packaged_experiment_ends_solved(tmp_path):
+    assert run_packaged("dqn_cartpole", tmp_path) >= 475.0  # as gymnasium has it; at random: 22
 
 
 @pytest.mark.parametrize("stop_at", [8, 61])

@@ -20,9 +20,14 @@ def run(folder, experiment, update, *, every):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "update"), [("planet_pendulum_mlp", "update_world_model"), ("dreamer_cartpole", "update_agent")]
+    ("experiment", "update", "part"),
+    [
+        ("planet_pendulum_mlp", "update_world_model", "vector"),
+        ("dreamer_cartpole", "update_agent", "vector"),
+        ("tdmpc2_cartpole", "update_agent", "latent"),
+    ],
 )
-def test_training_does_not_notice_it(experiment, update, tmp_path):
+def test_training_does_not_notice_it(experiment, update, part, tmp_path):
     (plain, _), (looked, directory) = (run(tmp_path, experiment, update, every=every) for every in (10**6, 32))
     keys = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters")
     assert [key for key in keys if tree_hash(plain[key]) != tree_hash(looked[key])] == []
@@ -30,8 +35,9 @@ def test_training_does_not_notice_it(experiment, update, tmp_path):
     rows = [json.loads(line) for line in directory.metrics_file.read_text().splitlines()]
     found = [row for row in rows if "eval/prediction_error_1" in row]
     assert [row["step"] for row in found] == [32, 64]
-    assert all(
-        {"eval/prediction_error_6", "eval/prediction_error_11", "eval/reward_error_11"} <= row.keys() for row in found
-    )
-    assert ("eval/continue_brier" in found[0]) == (experiment == "dreamer_cartpole")
-    assert len(list((directory.media / "eval").glob("open_loop_vector_*.png"))) == 2
+    middle, last = (2, 3) if part == "latent" else (6, 11)
+    names = {f"eval/prediction_error_{middle}", f"eval/prediction_error_{last}", f"eval/reward_error_{last}"}
+    assert all(names <= row.keys() for row in found)
+    assert ("eval/continue_brier" in found[0]) == (experiment != "planet_pendulum_mlp")
+    assert ("eval/planning_gain" in found[0]) == (experiment != "dreamer_cartpole")
+    assert len(list((directory.media / "eval").glob(f"open_loop_{part}_*.png"))) == 2

@@ -270,7 +270,7 @@ def act(workflow, obs, carry=None, is_first=None, *, explore=True, step=10**9):
 
 def planning(workflow, action):
     """Let the planner always find this action."""
-    workflow.planner.plan = lambda rollout, count, *args, **kw: Plan(action.expand(3, count, -1), None)
+    workflow.planner.plan = lambda rollout, count, *args, **kw: Plan(action.expand(3, count, -1), None, None)
     return workflow
 
 

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.buffers.datasets.format import DatasetError, DoneMeans
+from rl_lab.buffers.datasets.format import DatasetError, DoneMeans, EpisodeReader
 from rl_lab.buffers.datasets.open import Format, open_dataset
 from rl_lab.buffers.datasets.state import apply_difference, difference, digest
 from rl_lab.buffers.datasets.trajectory import Converter
 from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.core import Batch, Buffer, CheckpointError, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory
+
+RATE_TOLERANCE = 0.01  # of the environment's steps per second
 
 
 class DatasetBuffer(Buffer):
@@ -27,11 +29,11 @@ class DatasetBuffer(Buffer):
     A checkpoint holds the sampler's state and a sha256 of the loaded numbers, not the data, which the files give back.
 
     Args:
-        path: The dataset's directory.
+        path: The dataset's directory, or `packaged/NAME` for one that comes with the lab.
         into: The buffer that holds and samples the steps: a node with `_partial_: true`; the dataset gives it
             `num_envs: 1` and, when it says nothing, a `capacity` that fits.
         format: `lab`, `lerobot`, `minari`, or `auto` to find out.
-        episodes: Numbers of the episodes to load; null: all.
+        episodes: Numbers of the episodes to load, or how many of the first ones; null: all.
         observation_keys: Where each observation of the environment lies in the dataset, if under another name; one name
             where the environment's observation is one array.
         action_low: Lowest action in the dataset, one number or one per entry, to be mapped to the environment's bounds.
@@ -50,7 +52,7 @@ class DatasetBuffer(Buffer):
         into: Callable[..., Buffer],
         *,
         format: Format = "auto",
-        episodes: Sequence[int] | None = None,
+        episodes: int | Sequence[int] | None = None,
         observation_keys: dict[str, str] | str | None = None,
         action_low: float | list[float] | None = None,
         action_high: float | list[float] | None = None,
@@ -66,6 +68,7 @@ class DatasetBuffer(Buffer):
         self._convert = Converter(spec, observation_keys, limits, keep_last_step)
         self._device = torch.device(device)
         self._reader = open_dataset(path, format, done_means=done_means)
+        _reject_rate(self._reader, spec)
         self._numbers = self._reader.select(episodes)
         if not self._numbers:
             raise DatasetError(f"{path} has no episodes")
@@ -105,6 +108,10 @@ class DatasetBuffer(Buffer):
     def peek(self, seed: int) -> Batch:
         """Return a batch of the inner buffer."""
         return self._filled().peek(seed)
+
+    def limits(self, key: str) -> tuple[Any, Any]:
+        """Return those of the inner buffer."""
+        return self._filled().limits(key)
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Hand it to the inner buffer."""
@@ -155,7 +162,9 @@ class DatasetBuffer(Buffer):
         if isinstance(into, Buffer):
             raise ConfigError("into of a dataset needs _partial_: true (the dataset gives it num_envs and capacity)")
         said = {k for k, v in (into.keywords if isinstance(into, partial) else {}).items() if v is not None}
-        supplied |= {"capacity": self._steps + len(self._numbers)}  # a row per final observation too
+        limit = 0 if self._convert.spec is None else self._convert.spec.max_episode_steps or 0
+        rows = self._steps + len(self._numbers)  # a row per final observation too
+        supplied |= {"capacity": max(rows, limit + 1)}  # no buffer of episodes is shorter than one may be
         given = {key: value for key, value in supplied.items() if key not in said} | {"num_envs": 1}
         accepted = inspect.signature(into).parameters
         return partial(into, **{key: value for key, value in given.items() if key in accepted})
@@ -172,6 +181,12 @@ class DatasetBuffer(Buffer):
         capacity = min((taken.capacity for taken in inner.footprint()), default=rows)
         if capacity < rows and not isinstance(inner, EpisodeBuffer):  # which may refuse episodes
             raise ConfigError(f"into.capacity={capacity} is less than the {rows} rows of {self._reader.path}")
+        longest = max(self._reader.lengths[number] for number in self._numbers)
+        if isinstance(inner, EpisodeBuffer) and (inner.chunk_length or 1) > longest:
+            raise ConfigError(
+                f"into.chunk_length={inner.chunk_length} is longer than every episode of {self._reader.path} (the "
+                f"longest has {longest} steps)"
+            )
         return inner
 
     def _filled(self) -> Buffer:
@@ -203,3 +218,12 @@ class DatasetBuffer(Buffer):
                 f"into.capacity is too small: it kept {held} of the {rows} rows of {self._reader.path} "
                 f"({self._steps + len(self._numbers)} rows hold all, the default)"
             )
+
+
+def _reject_rate(reader: EpisodeReader, spec: EnvSpec | None) -> None:
+    """Raise when the dataset was recorded at another rate than the environment steps."""
+    found, wanted = reader.steps_per_second, None if spec is None else spec.steps_per_second
+    if spec is not None and found is not None and wanted is not None and abs(found - wanted) > RATE_TOLERANCE * wanted:
+        raise DatasetError(
+            f"{reader.path} has {found:g} steps per second, {spec.id!r} has {wanted:g}: its actions would mean others"
+        )

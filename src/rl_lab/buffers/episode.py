@@ -17,6 +17,7 @@ from rl_lab.buffers.storage.row_store import RowStore
 from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, Tree, tree_map
 
 NOT_STORED = ("final_observations", "is_first", "truncated")
+PICTURE_DIMS = 4  # [R, C, H, W]
 
 
 class EpisodeBuffer(Buffer):
@@ -68,7 +69,7 @@ class EpisodeBuffer(Buffer):
             raise ConfigError(
                 f"capacity={capacity} of an episode buffer is less than one episode: {limit} steps, {limit + 1} rows"
             )
-        self.capacity, self.batch_size = capacity, batch_size
+        self.capacity, self.batch_size, self.chunk_length = capacity, batch_size, chunk_length
         self._chunk, self._history = chunk_length, history
         self._filter = EpisodeFilter(min_return, top_share, require_info)
         self._placement, self._spec = Placement(storage, device), spec
@@ -116,6 +117,14 @@ class EpisodeBuffer(Buffer):
         if self._chunk is not None:
             batch |= self._look_ahead(row, here["left"])
         return self._placement.deliver(batch)
+
+    def limits(self, key: str) -> tuple[Any, Any]:
+        """Return the lowest and the highest of each number of `key` over all steps; of pictures None."""
+        assert self._store is not None, "an episode buffer has no limits before it has an episode"
+        steps = torch.arange(self._gone, self._steps, device=self._home) % self.capacity
+        rows, leaves = self._index[steps] % self.capacity, self._store.fields[key]
+        held = tree_map(lambda leaf: None if is_picture(leaf) else leaf.index_select(0, rows), leaves)
+        return self._placement.deliver((tree_map(lambda x: x.amin(0), held), tree_map(lambda x: x.amax(0), held)))
 
     def statistics(self) -> dict[str, float]:
         """Return what it holds and what the filter did."""
@@ -192,6 +201,11 @@ class EpisodeBuffer(Buffer):
         is_pad = ahead >= left[:, None]
         rows = self._at(row[:, None] + torch.minimum(ahead, left[:, None] - 1))
         return {"actions": rows["actions"], "rewards": rows["rewards"].masked_fill(is_pad, 0.0), "is_pad": is_pad}
+
+
+def is_picture(rows: Tensor) -> bool:
+    """Return whether these are pictures [R, C, H, W]."""
+    return rows.dtype == torch.uint8 and rows.ndim >= PICTURE_DIMS
 
 
 def _rows(episode: Trajectory) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,15 @@ class SequenceBuffer(Buffer):
         self._reject_unready()
         lanes, rows = self._starts.draw(self.batch_size, torch.Generator(self._home).manual_seed(seed))
         return self._gather(lanes[:, None], rows[:, None] + self._offsets)
+
+    def sweep(self) -> Iterator[Batch]:
+        """Yield all rows, as batches [batch_size * sequence_length, 1, ...]; the last row fills up the last batch."""
+        rows = self._starts.held()
+        rows = np.pad(rows, ((0, -len(rows) % self.batch_rows), (0, 0)), "edge") if len(rows) else rows
+        for begin in range(0, len(rows), self.batch_rows):
+            part = self._placement.bring(torch.from_numpy(rows[begin : begin + self.batch_rows]))
+            self._drawn = (part[:, :1], part[:, 1:], self._starts.totals)
+            yield self._gather(*self._drawn[:2])
 
     def _gather(self, lanes: Tensor, numbers: Tensor) -> Batch:
         """Return the rows of these numbers [batch_size, sequence_length] and lanes [batch_size, 1]."""

@@ -36,17 +36,17 @@ def _evaluate(
     root: str,
     plugins: list[str],
 ) -> dict[str, Any]:
-    from rl_lab.cli.checkpoint_choice import choose_checkpoint
     from rl_lab.config.allow_list import AllowList, load_plugins
     from rl_lab.config.build import assemble, build_evaluator
     from rl_lab.config.resume import recompose
     from rl_lab.config.targets import Targets
     from rl_lab.tracking.catalogue import find_run
+    from rl_lab.tracking.checkpoint_choice import choose_checkpoint
 
     run = find_run(root, name)
     loaded = choose_checkpoint(run, checkpoint)
     overrides = [] if seed is None else [f"experiment.seed={seed}"]
-    parts = assemble(recompose(run, overrides), Targets(AllowList(load_plugins(plugins))))
+    parts = assemble(recompose(run, overrides), Targets(AllowList(load_plugins(plugins))), with_teacher=False)
     parts.workflow.load_state_dict(loaded.state["workflow"])
     parts.workflow.set_state(loaded.state["workflow_state"])
     evaluator = build_evaluator(parts, episodes or parts.config["training"]["num_eval_episodes"], explore=explore)

@@ -12,10 +12,10 @@ from torch import Tensor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, flat_dim
 
 FITTING = {  # which workflows take which actions
-    "continuous": ("Dreamer", "PPO", "PlaNet", "SAC", "SQL", "TD3"),
-    "discrete": ("DQN", "Dreamer", "PPO", "PlaNet", "SAC"),
-    "multi-discrete": ("Dreamer", "PPO", "PlaNet"),
-    "mixed": ("Dreamer", "PlaNet"),
+    "continuous": ("Dreamer", "PPO", "PlaNet", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
+    "discrete": ("DQN", "Dreamer", "PPO", "PlaNet", "SAC", "TDMPC", "WorldModels"),
+    "multi-discrete": ("Dreamer", "PPO", "PlaNet", "TDMPC", "WorldModels"),
+    "mixed": ("Dreamer", "PlaNet", "TDMPC", "WorldModels"),
 }
 
 

@@ -12,6 +12,13 @@ from rl_lab.components.mlp import activation_module
 from rl_lab.core.ranges import Count, UnitInterval
 
 
+def chosen_members(members: Tensor | None, *parameters: Tensor) -> tuple[Tensor, ...]:
+    """Return what belongs to some `members` [m] of parameters [members, ...]; None: all of it."""
+    if members is None:
+        return parameters
+    return tuple(parameter.index_select(0, members) for parameter in parameters)
+
+
 class EnsembleLinear(nn.Module):
     """One linear layer per member, with orthogonal weights and zero biases.
 
@@ -29,11 +36,12 @@ class EnsembleLinear(nn.Module):
         for member in self.weight:
             nn.init.orthogonal_(member, gain)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [members, B, output_dim] of inputs [members, B, input_dim]."""
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return [members, B, output_dim] of inputs [members, B, input_dim], by some `members` [m] or all."""
+        weight, bias = chosen_members(members, self.weight, self.bias)
         if torch.compiler.is_compiling():  # the sum is then fused with what follows
-            return torch.bmm(x, self.weight) + self.bias
-        return torch.baddbmm(self.bias, x, self.weight)
+            return torch.bmm(x, weight) + bias
+        return torch.baddbmm(bias, x, weight)
 
 
 class EnsembleNorm(nn.Module):
@@ -45,9 +53,10 @@ class EnsembleNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(num_members, 1, dim))
         self.bias = nn.Parameter(torch.zeros(num_members, 1, dim))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised [members, B, dim]."""
-        return torch.addcmul(self.bias, nn.functional.layer_norm(x, (self.dim,)), self.weight)
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return the normalised [members, B, dim], by some `members` [m] or all."""
+        weight, bias = chosen_members(members, self.weight, self.bias)
+        return torch.addcmul(bias, nn.functional.layer_norm(x, (self.dim,)), weight)
 
 
 class EnsembleMLP(nn.Module):

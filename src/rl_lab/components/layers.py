@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rl_lab.components.mlp import activation_module
 from rl_lab.core import ConfigError
 
-Norm = Literal["none", "layer", "rms"]
-Init = Literal["glorot", "fan_in", "fan_avg"]
+Norm = Literal["none", "layer", "layer_1e-5", "rms"]
+Init = Literal["glorot", "fan_in", "fan_avg", "orthogonal", "normal_0.02"]
 TRUNCATION = 1.1368  # a normal cut at two standard deviations has 1 / 1.1368 of its spread
-LAYER_NORM_EPS = 1e-3
+LAYER_NORM_EPS = {"layer": 1e-3, "layer_1e-5": 1e-5}
 RMS_NORM_EPS = 1e-4
 
 
@@ -26,8 +26,8 @@ class LayerStyle:
 
     Args:
         activation: A name of `components.mlp.ACTIVATIONS`.
-        norm: none, layer or rms, before each activation.
-        init: glorot, fan_in or fan_avg.
+        norm: none, layer (epsilon 1e-3, Dreamer), layer_1e-5 (TD-MPC2) or rms, before each activation.
+        init: glorot, fan_in, fan_avg, orthogonal (TD-MPC) or normal_0.02 (TD-MPC2).
     """
 
     activation: str = "silu"
@@ -58,14 +58,18 @@ def norm_layer(kind: Norm, dim: int) -> nn.Module:
     """Return the normalisation of this kind over the last dimension."""
     if kind == "rms":
         return RMSNorm(dim)
-    return nn.LayerNorm(dim, LAYER_NORM_EPS) if kind == "layer" else nn.Identity()
+    return nn.LayerNorm(dim, LAYER_NORM_EPS[kind]) if kind in LAYER_NORM_EPS else nn.Identity()
 
 
 @torch.no_grad()
 def initialize(weight: Tensor, fan_in: int, fan_out: int, init: Init, scale: float = 1.0) -> None:
-    """Fill a weight: `glorot` uniformly, the others by a normal that is cut at two standard deviations."""
+    """Fill a weight: `glorot` uniformly, `fan_*` by a normal that is cut at two standard deviations."""
     if scale == 0.0:
         weight.zero_()
+    elif init == "orthogonal":
+        nn.init.orthogonal_(weight, scale)
+    elif init == "normal_0.02":
+        nn.init.normal_(weight, std=0.02 * scale)  # published as cut at 2, which is a hundred standard deviations
     elif init == "glorot":
         bound = scale * math.sqrt(6.0 / (fan_in + fan_out))
         weight.uniform_(-bound, bound)

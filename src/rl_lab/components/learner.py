@@ -54,6 +54,7 @@ class Learner:
         self._max_grad_norm = max_grad_norm
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
         self.optimizer = context.optimizers.build(name, self.parameters, default=default)
+        self.initial_rate = float(self.optimizer.param_groups[0]["lr"])  # what a schedule begins with
         self._step = bare_step(self.optimizer)
         for group in self.optimizer.param_groups:
             if "capturable" in group:
@@ -72,8 +73,7 @@ class Learner:
         """Take one step down these gradients and return their norm before clipping."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if self._max_grad_norm is not None:
-            scale = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            gradients = tuple(g * scale for g in gradients)
+            gradients = _shortened(gradients, norm, self._max_grad_norm)
         if torch.compiler.is_compiling():
             with torch.no_grad():
                 adam_step(self._slots, gradients, self.optimizer.param_groups[0])
@@ -82,6 +82,14 @@ class Learner:
                 parameter.grad = gradient
             self._step()
         return norm
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate, before the first step too: in a tensor, which compiled and captured steps look up."""
+        group = self.optimizer.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = torch.full((), rate, device=self.parameters[0].device)
 
     def _make_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Make Adam's state now, as its first step would: what is compiled must find it."""
@@ -105,6 +113,25 @@ def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
     learners = list(learners)
     gradients = iter(torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters]))
     return [learner.apply(tuple(islice(gradients, len(learner.parameters)))) for learner in learners]
+
+
+def descend_as_one(loss: Tensor, learners: Iterable[Learner], max_grad_norm: float | None) -> Tensor:
+    """Let learners take a step down one loss whose whole gradient is cut to a length; return its norm before that."""
+    learners = list(learners)
+    gradients = torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters])
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_grad_norm is not None:
+        gradients = _shortened(gradients, norm, max_grad_norm)
+    left = iter(gradients)
+    for learner in learners:
+        learner.apply(tuple(islice(left, len(learner.parameters))))
+    return norm
+
+
+def _shortened(gradients: tuple[Tensor, ...], norm: Tensor, longest: float) -> tuple[Tensor, ...]:
+    """Return gradients of this norm, scaled down where they are too long."""
+    scale = (longest / (norm + 1e-6)).clamp(max=1.0)
+    return tuple(g * scale for g in gradients)
 
 
 def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: dict[str, Any]) -> None:

@@ -73,6 +73,17 @@ class ModelActions:
         numbers, choices = self.split(actions)
         return torch.cat([numbers + std * torch.randn_like(numbers), choices], -1)
 
+    def disturbed(self, actions: Tensor, std: Tensor | float, epsilon: float, mask: Tensor | None) -> Tensor:
+        """Return actions [N, A] with normal noise on their numbers and, as often as `epsilon`, random choices."""
+        numbers, choices = self.split(actions)
+        if self.num_numbers:
+            numbers = (numbers + std * torch.randn_like(numbers)).clamp(-1.0, 1.0)
+        if self.nvec:
+            is_random = torch.rand(len(actions), 1, device=actions.device) < epsilon
+            others = self.split(self.random(len(actions), actions.device, mask))[1]
+            choices = torch.where(is_random, others, choices)
+        return torch.cat([numbers, choices], -1)
+
 
 def limited(actions: Tensor) -> Tensor:
     """Return actions whose numbers lie in [-1, 1], with their gradient: a normal policy may dream of larger ones."""

@@ -17,7 +17,7 @@ from rl_lab.components.memory import Memory
 from rl_lab.components.mlp import MLP
 from rl_lab.components.normalizer import RunningNormalizer
 from rl_lab.components.observation import ObservationReader
-from rl_lab.core import Batch, Box, Carry, ConfigError, EnvSpec, Observation, Space, Tree, flat_dim, tree_map
+from rl_lab.core import Actions, Batch, Box, Carry, ConfigError, EnvSpec, Observation, Space, Tree, flat_dim, tree_map
 from rl_lab.ops.augmentation import random_shift
 
 CARRY = "carry"  # what act records beside an action when there is a memory
@@ -38,6 +38,15 @@ class Transitions(NamedTuple):
     weights: Tensor | None  # [R] of each row in a loss; None: all alike
     mask: Tensor | None  # allowed actions of the observations
     next_mask: Tensor | None  # and of the next ones
+
+
+class Examples(NamedTuple):
+    """Observations in features, with what was done in them."""
+
+    features: Tensor  # [R, F], with gradient; of a history [R, H, F]
+    actions: Actions  # [R, ...] as the environment took them
+    weights: Tensor | None  # [R] of each row in a loss; None: all alike
+    mask: Tensor | None  # allowed actions of the observations
 
 
 class Perception(nn.Module):
@@ -93,15 +102,37 @@ class Perception(nn.Module):
 
     def step(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Tensor, Tensor | None, Carry]:
         """Return the features of one step [N, F], the mask of allowed actions and the next carry."""
-        x, mask = self.read(obs)
-        x = self._encode(self._normalized(x))
+        x, mask = self.encode(obs)
         if self.memory is not None:
             x, carry = self.memory(x, carry, is_first)
         return x, mask, carry
 
+    def encode(self, obs: Observation) -> tuple[Tensor, Tensor | None]:
+        """Return what a memory would read of observations, [..., F], and the mask of allowed actions."""
+        x, mask = self.read(obs)
+        return self._encode(self._normalized(x)), mask
+
     def forward(self, batch: Batch, target: Perception, gamma: float) -> Transitions:
         """Return a batch as rows in features, those of `target` among them; observations are learnt from by the way."""
         return self._of_sequences(batch, target, gamma) if self.is_recurrent else self._of_transitions(batch, target)
+
+    def examples(self, batch: Batch) -> Examples:
+        """Return a batch as imitation learns from it; observations are learnt from by the way.
+
+        A memory begins where it stood when the sequence was collected, or empty: demonstrations of others have none.
+        """
+        if not self.is_recurrent:
+            x, mask = self._read(batch["observations"], learn=True)
+            return Examples(self._encode(x), batch["actions"], batch.get("weights"), mask)
+        rows = tree_map(lambda leaf: leaf.transpose(0, 1), dict(batch))  # [T, B, ...]
+        x, mask = self._read(rows["observations"], learn=True)
+        starts = rows["is_first"].shape[1]
+        carry = tree_map(lambda leaf: leaf[0], rows[CARRY]) if CARRY in rows else self.initial_carry(starts)
+        features = self._remember(x, carry, rows["is_first"])[:-1]
+        arrived = tree_map(lambda leaf: leaf[1:].flatten(0, 1), {key: rows[key] for key in ("actions", "is_first")})
+        weights = (~arrived["is_first"]).to(features.dtype)
+        allowed = None if mask is None else mask[:-1].flatten(0, 1)
+        return Examples(features.flatten(0, 1), arrived["actions"], weights, allowed)
 
     @torch.no_grad()
     def seen_by(self, target: Perception, batch: Batch) -> Tensor:

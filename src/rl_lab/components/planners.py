@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.searches import ChoiceSearch, MixedSearch, NumberSearch, Search, open_centre, reopened
 from rl_lab.core import ConfigError
-from rl_lab.core.ranges import Count, NonNegative, Positive
+from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
 from rl_lab.ops.distributions import gumbel_perturbed
 
 Rollout = Callable[[Tensor], Tensor]  # sequences of actions [H, N, K, A] -> what each is worth, [N, K]
@@ -30,6 +31,7 @@ class Plan(NamedTuple):
 
     actions: Tensor  # [H, N, A]: what to do now and later
     belief: Tensor  # [N, H, A]: where the search ended; with `warm_start` the next one begins there
+    std: Tensor  # [H, N, numbers]: standard deviations of numbers at the end of the search
 
 
 class Planner(nn.Module):
@@ -43,6 +45,9 @@ class Planner(nn.Module):
         warm_start: Whether a search begins where that of the step before ended.
         initial_std: Standard deviation of the first round's numbers.
     """
+
+    momentum = 0.0  # share of a round's centre that the next one keeps
+    min_std = 0.0  # smallest standard deviation of a round
 
     def __init__(
         self,
@@ -75,33 +80,40 @@ class Planner(nn.Module):
         is_first: Tensor | None = None,
         proposals: Tensor | None = None,
         mask: Tensor | None = None,
+        horizon: int | None = None,
+        min_std: Tensor | None = None,
     ) -> Plan:
         """Return the best that was found.
 
         `belief` is that of the plan before, forgotten where `is_first` [N]; `proposals` [H, N, P, A] take part in every
-        round beside the drawn sequences; `mask` [N, choices] is False where the first choice may not be.
+        round beside the drawn sequences; `mask` [N, choices] is False where the first choice may not be. Plans may be
+        shorter than usual, H = `horizon`, and the spread of every round no smaller than `min_std`.
         """
-        centre = open_centre(actions, (self.horizon, num_envs), device)
+        whole = open_centre(actions, (self.horizon, num_envs), device)
+        steps = self.horizon if horizon is None else horizon
+        centre = whole
         if belief is not None and self.warm_start:
-            centre = self._warm(centre, belief, is_first, actions)
-        search = self._search(centre, actions, mask)
+            centre = self._warm(whole, belief, is_first, actions)
+        search = self._search(centre[:steps], actions, mask, min_std)
         for _ in range(self.num_iterations):
             candidates = search.draw(self.num_candidates)
             if proposals is not None:
                 candidates = torch.cat([proposals, candidates], 2)
             best = torch.nan_to_num(rollout(candidates), nan=WORST, neginf=WORST).topk(self.num_elites, -1)  # [N, E]
             elites, weights = _rows(candidates, best.indices), self._weights(best.values)
-            search = search.refitted(elites, weights)
-        return Plan(self._chosen(search, elites, weights), search.centre.transpose(0, 1).contiguous())
+            search = search.refitted(elites, weights, self.momentum)
+        belief = torch.cat([search.centre, whole[steps:]]).transpose(0, 1).contiguous()
+        return Plan(self._chosen(search, elites, weights), belief, search.std)
 
     def _warm(self, centre: Tensor, belief: Tensor, is_first: Tensor | None, actions: ModelActions) -> Tensor:
         """Return where the search before ended, moved on by a step; `centre` where an episode begins."""
         moved = reopened(actions, torch.cat([belief.transpose(0, 1)[1:], centre[-1:]]))
         return moved if is_first is None else torch.where(is_first.unsqueeze(-1), centre, moved)
 
-    def _search(self, centre: Tensor, actions: ModelActions, mask: Tensor | None) -> Search:
+    def _search(self, centre: Tensor, actions: ModelActions, mask: Tensor | None, min_std: Tensor | None) -> Search:
         means, chances = actions.split(centre)
-        numbers = NumberSearch(means, torch.full_like(means, self.initial_std), self._spread)
+        spread = self._spread if min_std is None else partial(self._wide_spread, min_std)
+        numbers = NumberSearch(means, torch.full_like(means, self.initial_std), spread)
         if not actions.nvec:
             return numbers
         choices = ChoiceSearch(chances, actions.nvec, mask)
@@ -110,6 +122,10 @@ class Planner(nn.Module):
     def _chosen(self, search: Search, elites: Tensor, weights: Tensor) -> Tensor:
         """Return the actions [H, N, A] that a search stands for."""
         return search.mode()
+
+    def _wide_spread(self, least: Tensor, variance: Tensor) -> Tensor:
+        """Return the standard deviation of the next round, `least` or more."""
+        return torch.maximum(self._spread(variance), least)
 
     @abstractmethod
     def _weights(self, worth: Tensor) -> Tensor:
@@ -162,6 +178,7 @@ class MPPI(Planner):
         temperature: How much a better elite outweighs others, per unit of worth; 0: not at all.
         min_std: Smallest standard deviation of a round, actions being in [-1, 1].
         max_std: Largest one, and that of the first round.
+        momentum: Share of a round's centre that the next one keeps (TD-MPC: 0.1).
         warm_start: Whether a search begins where that of the step before ended.
         execute: mean: do what the search ended at; elite: one of the last elites, drawn by weight (TD-MPC2).
     """
@@ -176,13 +193,15 @@ class MPPI(Planner):
         temperature: NonNegative = 0.5,
         min_std: NonNegative = 0.05,
         max_std: Positive = 2.0,
+        momentum: UnitInterval = 0.0,
         warm_start: bool = True,
         execute: Literal["mean", "elite"] = "mean",
     ) -> None:
         if min_std > max_std:
             raise ConfigError(f"min_std: {min_std} is more than max_std={max_std}")
         super().__init__(horizon, num_candidates, num_elites, num_iterations, warm_start, max_std)
-        self.temperature, self.min_std, self.max_std, self.execute = temperature, min_std, max_std, execute
+        self.temperature, self.min_std, self.max_std = temperature, min_std, max_std
+        self.momentum, self.execute = momentum, execute
 
     def _weights(self, worth: Tensor) -> Tensor:
         return (self.temperature * (worth - worth[:, :1])).softmax(-1)

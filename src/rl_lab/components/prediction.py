@@ -6,20 +6,25 @@ models makes its own and shares the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rl_lab.components.dynamics import Latent
+from rl_lab.components.model_actions import ModelActions
+from rl_lab.components.planners import Rollout
 from rl_lab.components.world_encoder import by_name
 from rl_lab.components.world_images import to_unit
 from rl_lab.components.world_model import BATCH_KEYS, LATENT, WorldModel
-from rl_lab.core import Batch, ConfigError, Mean, Metrics, Phase, Picture, tree_map
+from rl_lab.core import Batch, ConfigError, Mean, Phase, Picture, tree_map
 from rl_lab.ops.raster import Colour, above_each_other, curves, framed, side_by_side
 
 CONTEXT, HORIZON = 5, 15  # rows
 NUM_SHOWN, NUM_NUMBERS = 4, 4  # sequences of a picture; numbers of a vector
+NUM_PLANNED, NUM_RANDOM = 8, 64  # states that are planned from; random sequences that a plan is compared with
+NUM_BINS = 10  # of the chance to go on
 CURVE_HEIGHT, CURVE_WIDTH = 48, 160  # pixels
 TRUE, EXPECTED = (40, 90, 180), (255, 120, 0)  # colours of curves
 SEEN, UNSEEN, AROUND = (0, 200, 0), (220, 0, 0), (225, 225, 225)  # colours of frames: of pictures, of curves
@@ -36,14 +41,34 @@ class Forecast(NamedTuple):
     shown: dict[str, tuple[Tensor, Tensor]]  # parts, expected and true, [num_seen + K, B', ...] in their own units
 
 
-def evaluate_predictions(model: WorldModel, batch: Batch, phase: Phase) -> Metrics:
+def evaluate_predictions(
+    model: Any, batch: Batch, phase: Phase, make: Callable[..., Forecast] | None = None
+) -> dict[str, Mean | Picture]:
     """Return errors and pictures of what a model predicts of sequences [B, T, ...].
 
     The phase may say how many rows are seen, `prediction_context`, and how many then imagined, `prediction_horizon`.
+    `make` is the `forecast` of another family than WorldModel.
     """
     context, horizon = _count(phase, "prediction_context", CONTEXT), _count(phase, "prediction_horizon", HORIZON)
-    found = forecast(model, batch, context=context, horizon=horizon)
+    found = (make or forecast)(model, batch, context=context, horizon=horizon)
     return {**errors_of(found), **pictures_of(found)}
+
+
+@torch.no_grad()
+def planning_gain(worth: Rollout, planned: Tensor, actions: ModelActions) -> dict[str, Mean]:
+    """Return how much more a model promises for plans [H, N, A] than for random actions, and how often it does.
+
+    `worth` is what plans were judged by. A model that tells actions apart promises more; one that does not, nothing.
+    """
+    steps, num_envs, _ = planned.shape
+    drawn = actions.random(steps * num_envs * NUM_RANDOM, planned.device).view(steps, num_envs, NUM_RANDOM, -1)
+    worths = worth(torch.cat([planned.unsqueeze(2), drawn], 2))  # [N, 1 + random]
+    ahead = worths[:, :1] - worths[:, 1:]
+    return {"planning_gain": _mean(ahead), "planning_wins": _mean((ahead > 0.0).float())}
+
+
+def _mean(values: Tensor) -> Mean:
+    return Mean(values.sum(), float(values.numel()))
 
 
 def _count(phase: Phase, key: str, default: int) -> int:
@@ -120,7 +145,15 @@ def errors_of(found: Forecast) -> dict[str, Mean]:
         expected, true = found.goes_on
         metrics["continue_bias"] = Mean(((expected - true) * weights).sum(), weights.sum())
         metrics["continue_brier"] = Mean(((expected - true).square() * weights).sum(), weights.sum())
+        metrics["continue_calibration"] = Mean(_miscalibration(expected, true, weights), weights.sum())
     return metrics
+
+
+def _miscalibration(expected: Tensor, true: Tensor, weights: Tensor) -> Tensor:
+    """Return how far chances are from frequencies, summed over rows: apart in ten bins, over and under alike."""
+    bins = (expected * NUM_BINS).long().clamp(0, NUM_BINS - 1)
+    is_inside = bins == torch.arange(NUM_BINS, device=bins.device).view(-1, 1, 1)  # [bins, K, B]
+    return (is_inside * (expected - true) * weights).sum((1, 2)).abs().sum()
 
 
 def pictures_of(found: Forecast) -> dict[str, Picture]:

@@ -45,12 +45,15 @@ class NumberSearch:
         noise = torch.randn(steps, num_envs, count, dim, device=self.centre.device)
         return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp_(-1.0, 1.0)
 
-    def refitted(self, elites: Tensor, weights: Tensor) -> NumberSearch:
-        """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E]."""
+    def refitted(self, elites: Tensor, weights: Tensor, momentum: float = 0.0) -> NumberSearch:
+        """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E].
+
+        Of the mean so far the share `momentum` stays.
+        """
         shares = weights.unsqueeze(-1)
         mean = (shares * elites).sum(2)
         variance = (shares * (elites - mean.unsqueeze(2)).square()).sum(2)
-        return NumberSearch(mean, self._spread(variance), self._spread)
+        return NumberSearch(_kept(self.centre, mean, momentum), self._spread(variance), self._spread)
 
     def mode(self) -> Tensor:
         """Return the means."""
@@ -75,9 +78,18 @@ class ChoiceSearch:
         """Return sequences of one-hots [H, N, count, choices]."""
         return one_hots(gumbel_perturbed(self._logits.unsqueeze(2).repeat(1, 1, count, 1)), self._nvec)
 
-    def refitted(self, elites: Tensor, weights: Tensor) -> ChoiceSearch:
-        """Return the search with the frequencies of elites [H, N, E, choices], weighted by [N, E]."""
-        return ChoiceSearch((weights.unsqueeze(-1) * elites).sum(2), self._nvec, self._mask)
+    @property
+    def std(self) -> Tensor:
+        """Return no numbers, [H, N, 0]: choices have no standard deviation."""
+        return self.centre[..., :0]
+
+    def refitted(self, elites: Tensor, weights: Tensor, momentum: float = 0.0) -> ChoiceSearch:
+        """Return the search with the frequencies of elites [H, N, E, choices], weighted by [N, E].
+
+        Of the chances so far the share `momentum` stays.
+        """
+        chances = (weights.unsqueeze(-1) * elites).sum(2)
+        return ChoiceSearch(_kept(self.centre, chances, momentum), self._nvec, self._mask)
 
     def mode(self) -> Tensor:
         """Return the likeliest choices as one-hots."""
@@ -94,21 +106,26 @@ class MixedSearch:
 
     def __init__(self, numbers: NumberSearch, choices: ChoiceSearch) -> None:
         self._numbers, self._choices = numbers, choices
-        self.centre = torch.cat([numbers.centre, choices.centre], -1)
+        self.centre, self.std = torch.cat([numbers.centre, choices.centre], -1), numbers.std
 
     def draw(self, count: int) -> Tensor:
         """Return sequences [H, N, count, A]."""
         return torch.cat([self._numbers.draw(count), self._choices.draw(count)], -1)
 
-    def refitted(self, elites: Tensor, weights: Tensor) -> MixedSearch:
+    def refitted(self, elites: Tensor, weights: Tensor, momentum: float = 0.0) -> MixedSearch:
         """Return both searches fitted to their part of elites [H, N, E, A], weighted by [N, E]."""
         split = self._numbers.centre.shape[-1]
-        numbers = self._numbers.refitted(elites[..., :split], weights)
-        return MixedSearch(numbers, self._choices.refitted(elites[..., split:], weights))
+        numbers = self._numbers.refitted(elites[..., :split], weights, momentum)
+        return MixedSearch(numbers, self._choices.refitted(elites[..., split:], weights, momentum))
 
     def mode(self) -> Tensor:
         """Return the means, and the likeliest choices as one-hots."""
         return torch.cat([self._numbers.mode(), self._choices.mode()], -1)
+
+
+def _kept(before: Tensor, now: Tensor, momentum: float) -> Tensor:
+    """Return `now` with a share of what was `before`."""
+    return now if momentum == 0.0 else torch.lerp(now, before, momentum)
 
 
 Search = NumberSearch | ChoiceSearch | MixedSearch

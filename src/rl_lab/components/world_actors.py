@@ -14,6 +14,7 @@ from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.precision import in_float32
 from rl_lab.core import ConfigError, EnvSpec, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
+from rl_lab.ops.prior_distributions import ClippedNormal, SquashedNormal
 from rl_lab.ops.world_distributions import (
     BoundedNormal,
     Joint,
@@ -24,13 +25,16 @@ from rl_lab.ops.world_distributions import (
     WorldDistribution,
 )
 
-ActorKind = Literal["tanh_normal", "truncated_normal", "bounded_normal"]
+ActorKind = Literal["tanh_normal", "truncated_normal", "bounded_normal", "clipped_normal", "squashed_normal"]
 NORMALS: dict[str, type[BoundedNormal]] = {
     "tanh_normal": TanhNormal,
     "truncated_normal": TruncatedNormal,
     "bounded_normal": BoundedNormal,
+    "clipped_normal": ClippedNormal,
+    "squashed_normal": SquashedNormal,
 }
 TANH_MIN_STD = 1e-4  # danijar/dreamer
+LOG_STDS = (-10.0, 2.0)  # of squashed normals; tdmpc2/config.yaml
 WIDE = 2.0  # what is added to the std of a bounded normal before the sigmoid: it begins at 0.88 of its range
 
 
@@ -41,8 +45,9 @@ class WorldActor(nn.Module):
         units: Width of every layer.
         num_layers: Layers before the output.
         style: Of the layers.
-        kind: Distribution of continuous actions: tanh_normal (DreamerV1), truncated_normal (V2), bounded_normal (V3).
-        min_std: Smallest standard deviation of truncated and bounded normals.
+        kind: Distribution of continuous actions: tanh_normal (DreamerV1), truncated_normal (V2), bounded_normal (V3),
+            clipped_normal (TD-MPC), squashed_normal (TD-MPC2).
+        min_std: Smallest standard deviation of truncated and bounded normals; the only one of clipped normals.
         max_std: Largest standard deviation of bounded normals.
         init_std: First standard deviation of tanh-normals, before tanh.
         mean_scale: Largest mean of tanh-normals, before tanh.
@@ -74,13 +79,15 @@ class WorldActor(nn.Module):
         self.min_std, self.max_std, self.mean_scale = min_std, max_std, mean_scale
         self._raw_init_std = init_std + math.log(-math.expm1(-init_std))  # softplus of it is init_std
 
-    def bind(self, feature_dim: int, spec: EnvSpec) -> None:
-        """Make the layers for the actions of an environment."""
+    def bind(self, feature_dim: int, spec: EnvSpec, workflow: str = "Dreamer") -> None:
+        """Make the layers for the actions of an environment; `workflow` is who asks, for errors."""
         assert not self._modules, "an actor is bound once"
-        self.actions = ModelActions(spec, "Dreamer")
+        self.actions = ModelActions(spec, workflow)
         self.trunk = Stack(feature_dim, self.units, self.num_layers, self.style)
         if numbers := self.actions.num_numbers:
-            self.mean, self.std = self._output(numbers), self._output(numbers)  # apart: clipping by AGC is per tensor
+            self.mean = self._output(numbers)
+            if self.kind != "clipped_normal":
+                self.std = self._output(numbers)  # apart: clipping by AGC is per tensor
         if choices := self.actions.num_choices:
             self.logits = self._output(choices)
 
@@ -97,8 +104,7 @@ class WorldActor(nn.Module):
         hidden = self.trunk(features)
         parts: list[WorldDistribution] = []
         if self.actions.num_numbers:
-            mean, std = self._mean_and_std(in_float32(self.mean, hidden), in_float32(self.std, hidden))
-            parts.append(NORMALS[self.kind](mean, std))
+            parts.append(NORMALS[self.kind](*self._mean_and_std(hidden)))
         if self.actions.nvec:
             parts.append(self._over_choices(in_float32(self.logits, hidden), mask))
         return parts[0] if len(parts) == 1 else Joint(*parts)
@@ -108,8 +114,15 @@ class WorldActor(nn.Module):
             return MultiOneHot(logits, self.actions.nvec, self.unimix, mask)
         return OneHot(logits, self.unimix, mask)
 
-    def _mean_and_std(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    def _mean_and_std(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parameters that the raw outputs stand for."""
+        mean = in_float32(self.mean, hidden)
+        if self.kind == "clipped_normal":
+            return mean.tanh(), torch.full_like(mean, self.min_std)
+        std = in_float32(self.std, hidden)
+        if self.kind == "squashed_normal":
+            low, high = LOG_STDS
+            return mean, (low + 0.5 * (high - low) * (std.tanh() + 1.0)).exp()
         if self.kind == "tanh_normal":
             bounded = self.mean_scale * (mean / self.mean_scale).tanh()
             return bounded, F.softplus(std + self._raw_init_std) + TANH_MIN_STD

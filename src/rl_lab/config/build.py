@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
+from rl_lab.config.binding import bind, dims
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import autocast, prepare_torch
 from rl_lab.config.execution import (
@@ -20,14 +18,14 @@ from rl_lab.config.execution import (
 )
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.sinks import open_sinks
-from rl_lab.config.targets import Supply, Targets
+from rl_lab.config.targets import Targets
+from rl_lab.config.teacher import find_teacher, load_teacher, seen_by_student
 from rl_lab.config.validate import read_phases, reject_idle, reject_sizes, reject_unused_buffers, validate
-from rl_lab.core.context import Named, Optimizers, WorkflowContext
+from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
-from rl_lab.core.phase import COLLECT, Phase
+from rl_lab.core.phase import Phase
 from rl_lab.core.seeding import RngStreams, seed_everything
-from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
 from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
@@ -35,6 +33,7 @@ from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.phase_scheduler import PhaseScheduler
 from rl_lab.orchestration.static_step import StaticSteps
+from rl_lab.orchestration.teacher import Mixture, Teacher, check_shares
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.tracker import Tracker
@@ -51,38 +50,29 @@ class Parts:
     workflow: Workflow
     context: WorkflowContext
     static: StaticSteps
+    teacher: Teacher | None = None
 
 
-def assemble(composed: DictConfig, targets: Targets) -> Parts:
-    """Build environment, components, buffers and workflow; the config is validated first, frozen after the probe."""
+def assemble(composed: DictConfig, targets: Targets, *, with_teacher: bool = True) -> Parts:
+    """Build environment, components, buffers and workflow; the config is validated first, frozen after the probe.
+
+    What is only evaluated needs no teacher, though it had one.
+    """
     known = validate(resolve(composed), targets)
+    found = find_teacher(known) if with_teacher else None
+    composed = composed if found is None else found.pinned(composed)
     device = prepare_torch(known["experiment"])
-    rng = RngStreams(known["experiment"]["seed"])
-    seed_everything(rng.seed("global"))
+    seed_everything(RngStreams(known["experiment"]["seed"]).seed("global"))
     env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
-    config = freeze(validate(resolve(composed, dims(env.spec)), targets))
+    spec = seen_by_student(known, env.spec)
+    config = freeze(validate(resolve(composed, dims(spec)), targets))
     phases = read_phases(config, targets)
     is_auto = config["experiment"]["compile"] == "auto"
     static = StaticSteps(
         may_fall_back=is_auto,
         autocast=autocast(config["experiment"]["precision"], device),
     )
-    with device:
-        context = WorkflowContext(
-            config=config,
-            device=device,
-            spec=env.spec,
-            num_envs=env.num_envs,
-            components=_build_block("components", config, targets),
-            controllers=_build_block("controllers", config, targets),
-            optimizers=Optimizers(_build_block("optimizers", config, targets)),
-            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, env, phases)),
-            rng=rng,
-            static=static,
-            fuse=static.fuse,
-        )
-        workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
-        workflow.initialize(context)
+    context, workflow = bind(config, targets, spec=spec, num_envs=env.num_envs, device=device, static=static)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
     settle_execution(static, config, phases, device)
@@ -93,7 +83,9 @@ def assemble(composed: DictConfig, targets: Targets) -> Parts:
     reject_idle(phases, workflow.hooks(), context.buffers)
     reject_sizes(phases, context)
     _reject_overlap(phases, context)
-    return Parts(config, composed, targets, env, workflow, context, static)
+    check_shares(phases, workflow, context.buffers, has_teacher=config["training"]["teacher"] is not None)
+    teacher = None if found is None else load_teacher(found, env.spec, targets, static.execution, device)
+    return Parts(config, composed, targets, env, workflow, context, static, teacher)
 
 
 def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrator:
@@ -123,6 +115,21 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
         ),
         static=parts.static,
         check_finite=training["check_finite"],
+        mixture=_mixture(parts),
+    )
+
+
+def _mixture(parts: Parts) -> Mixture | None:
+    """Return the student beside its teacher, if it has one."""
+    if parts.teacher is None:
+        return None
+    options = parts.config["training"]["teacher"]
+    return Mixture(
+        parts.workflow,
+        parts.teacher,
+        parts.env.device,
+        per_episode=options["mix"] == "episode",
+        privileged=options["privileged"],
     )
 
 
@@ -143,37 +150,3 @@ def build_evaluator(parts: Parts, num_episodes: int, *, explore: bool) -> Evalua
     node = {**parts.config["environment"], "num_envs": num_envs}
     env = parts.targets.instantiate("environment", node, device=parts.context.device)
     return Evaluator(env, num_episodes, parts.context.rng, explore=explore)
-
-
-def dims(spec: EnvSpec) -> dict[str, Any]:
-    """Return `_dims`: the sizes that YAML may ask for."""
-    shapes = (
-        {name: _shape(leaf) for name, leaf in spec.observation.items()}
-        if isinstance(spec.observation, Mapping)
-        else _shape(spec.observation)
-    )
-    return {"observation": flat_dim(spec.observation), "observation_shape": shapes, "action": flat_dim(spec.action)}
-
-
-def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:
-    return list(space.shape) if isinstance(space, Box) else [flat_dim(space)]
-
-
-def _for_buffers(rng: RngStreams, device: torch.device, env: VectorEnv, phases: tuple[Phase, ...]) -> Supply:
-    """Return what every buffer, and every buffer within one, is given where it takes it."""
-    shared = {"device": device, "num_envs": env.num_envs, "spec": env.spec}
-
-    def supply(path: str) -> Mapping[str, Any]:
-        names = path.split(".")[1:]
-        calls = [call for phase in phases if phase.buffer == names[0] for call in phase.hooks]
-        collected = max((call.times for call in calls if call.name == COLLECT), default=0)
-        return {**shared, "seed": rng.seed("buffer", *names), "collect_steps": collected}
-
-    return supply
-
-
-def _build_block(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> Named[Any]:
-    """Build the nodes of a block by name; one that is null is absent."""
-    nodes = {name: node for name, node in config[block].items() if node is not None}
-    kind = block.removesuffix("s")
-    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, *inherited) for n, node in nodes.items()})

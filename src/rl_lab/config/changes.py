@@ -15,7 +15,8 @@ MAY_GROW = ("training.total_timesteps", "training.phases.*.duration_*", "trainin
             "training.phases.*.updates", "training.phases.*.cycles")  # fmt: skip
 MAY_CHANGE = ("training.check_finite", "training.checkpoint_*", "training.keep_*", "logging.*", "experiment.tags*")
 # Where a run lies and what it started from is no part of what it computes.
-NOT_COMPARED = ("experiment.root", "experiment.name", "training.resume_*", "budget.*", "schema_version")
+NOT_COMPARED = ("experiment.root", "experiment.name", "training.resume_*", "budget.*", "schema_version",
+                "training.teacher.run", "training.teacher.checkpoint")  # fmt: skip  # a checkpoint has its hash
 
 
 class Change(NamedTuple):

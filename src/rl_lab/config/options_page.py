@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.resolvers import RESOLVERS
-from rl_lab.config.schema import BLOCKS, LabConfig
+from rl_lab.config.schema import BLOCKS, LabConfig, TeacherConfig
 from rl_lab.config.signatures import meanings, signature_of
 from rl_lab.config.trees import CONFIGS
 from rl_lab.orchestration.phases import HOOK_OPTIONS, PHASE_KEYS
@@ -38,7 +38,7 @@ _BOUNDS = ((Gt, "gt", ">"), (Ge, "ge", ">="), (Lt, "lt", "<"), (Le, "le", "<="))
 def options_page() -> str:
     """Return the page as Markdown."""
     parts = [INTRO, _section("Top level", LabConfig.model_fields, "")]
-    for name, block in BLOCKS.items():
+    for name, block in (BLOCKS | {"training.teacher": TeacherConfig}).items():
         parts.append(_section(f"`{name}`", block.model_fields, f"{name}.", block.__doc__ or ""))
     for title, keys in (("training.phases.*", PHASE_KEYS), ("training.phases.*.workflow_hooks.*.HOOK", HOOK_OPTIONS)):
         parts.append(f"## `{title}`\n\n{_table((key, kind, '', text) for key, (kind, text) in keys.items())}")

@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rl_lab.config.build import Parts
 from rl_lab.config.changes import Change, check_exact
 from rl_lab.config.compose import one_line
 from rl_lab.config.freeze import migrate, thaw
@@ -26,6 +25,9 @@ from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
 from rl_lab.tracking.checkpoint_files import SCHEMA_VERSION
 from rl_lab.tracking.manifest import versions
 from rl_lab.tracking.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from rl_lab.config.build import Parts  # which reads the config of a teacher's run here
 
 COMPOSED = "composed.yaml"  # the config with its interpolations, beside the resolved config.yaml
 NUMERIC = ("rl_lab", "torch", "numpy", "gymnasium", "mujoco", "ale-py")  # whose versions change numbers

@@ -54,6 +54,23 @@ class ExperimentConfig(Block):
     deterministic: bool = Field(default=True, description="Let torch choose only deterministic algorithms.")
 
 
+class TeacherConfig(Block):
+    """A finished run whose policy shows this one what to do; `teacher_share` of a phase says how often it acts."""
+
+    run: str = Field(description="Its directory, name or id, or the name of its experiment (the newest run of it).")
+    checkpoint: str = Field(default="latest", description="latest (the newest whole one), best, or a name or path.")
+    explore: bool = Field(default=False, description="Let it sample its actions instead of taking the most likely.")
+    mix: Literal["step", "episode"] = Field(
+        default="step", description="When it is drawn who acts: at every step, or when an episode begins."
+    )
+    observation_keys: dict[str, str] | str | None = Field(
+        default=None,
+        description="Where each observation that it reads lies in this environment, if under another name; one name "
+        "where it reads one array.",
+    )
+    privileged: list[str] = Field(default=[], description="Observations that only the teacher sees, not the student.")
+
+
 class TrainingConfig(Block):
     """How long to train, in which phases, and what is saved and evaluated on the way."""
 
@@ -91,6 +108,7 @@ class TrainingConfig(Block):
     num_eval_episodes: Count = Field(default=10, description="Episodes per evaluation.")
     eval_num_envs: Count = Field(default=10, description="Environment copies of their own that evaluation plays in.")
     eval_explore: bool = Field(default=False, description="Evaluate the exploring policy instead of the greedy one.")
+    teacher: TeacherConfig | None = Field(default=None, description="The run that this one learns from; null: none.")
     resume_path: str | None = Field(default=None, description="Run or checkpoint directory that a new run starts from.")
     resume_mode: ResumeMode = Field(
         default="exact",

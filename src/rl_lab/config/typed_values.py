@@ -110,7 +110,8 @@ def _is_union_tag(part: Any) -> bool:
 
 def _block(model: type[BaseModel], location: Sequence[str]) -> type[BaseModel]:
     for key in location:
-        annotation = model.model_fields[key].annotation
+        declared = model.model_fields[key].annotation
+        annotation = next(iter(get_args(declared)), declared)  # the first of `Block | None`
         assert isinstance(annotation, type), f"{key} is a declared block"
         assert issubclass(annotation, BaseModel), f"{key} is a declared block"
         model = annotation

@@ -38,6 +38,7 @@ from rl_lab.core.spaces import (
 )
 from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
 from rl_lab.core.workflow import (
+    BehaviourPolicy,
     Carry,
     CollectResult,
     Extras,
@@ -55,6 +56,7 @@ __all__ = [
     "EVALUATE",
     "Actions",
     "Batch",
+    "BehaviourPolicy",
     "Box",
     "Buffer",
     "Carry",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,6 +81,14 @@ class Buffer(ABC):
     def peek(self, seed: int) -> Batch:
         """Return a batch drawn from this seed; what `sample` and `write_back` do next stays as it was."""
         raise LabError(f"{type(self).__name__} can be sampled, but not looked into")
+
+    def limits(self, key: str) -> tuple[Any, Any]:
+        """Return the lowest and the highest of each number of `key` in all that it holds; of pictures None."""
+        raise LabError(f"{type(self).__name__} does not tell the limits of its {key}")
+
+    def sweep(self) -> Iterator[Batch]:
+        """Yield all rows that it holds, in batches of one size; `write_back` after each is about its rows."""
+        raise LabError(f"{type(self).__name__} can be sampled, but not gone through row by row")
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Take what an update returned for the rows of the last sample (priorities, latents)."""

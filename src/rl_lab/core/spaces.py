@@ -73,6 +73,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     exact_resume: bool = True  # False: the state of a running episode cannot be restored
     action_repeat: int = 1  # frames per env step
+    steps_per_second: float | None = None  # env steps per second of the task's own time, as far as it tells
 
     def __post_init__(self) -> None:
         parts = leaves_of(self.action)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from torch import Tensor, nn
 
@@ -61,8 +61,22 @@ def hook(function: Any = None, *, batch: bool = True, group: str = "train", is_u
     return mark if function is None else mark(function)
 
 
+class BehaviourPolicy(Protocol):
+    """What environments are stepped with: a workflow, or a workflow beside its teacher."""
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the recurrent state at an episode's start."""
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Return actions, what to record beside them, and the next carry."""
+
+
 class Workflow(nn.Module):
     """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
+
+    imitates = False  # whether it learns what to do from `actions`: beside a teacher these are then the teacher's
 
     @abstractmethod
     def initialize(self, context: WorkflowContext) -> None:
@@ -77,6 +91,10 @@ class Workflow(nn.Module):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Return actions, what to record beside them, and the next carry. Called without gradients."""
+
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Return the carry when `actions` were taken instead of what `act` said; for those that remember actions."""
+        return carry
 
     def collect_step(self, step: int, *, phase: Phase) -> CollectResult | None:
         """Bring data in another way than by stepping the environment with `act`; None leaves it to the Collector."""

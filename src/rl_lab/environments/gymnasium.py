@@ -55,7 +55,7 @@ from rl_lab.environments.hosting.member import signature_of
 from rl_lab.environments.hosting.process_pool import ProcessPool
 from rl_lab.environments.hosting.recipe import Recipe, Wrapper
 from rl_lab.environments.hosting.registry import find_recipe, is_repeatable, make_sample
-from rl_lab.environments.wrappers.wrapping import build_wrappers, episode_limit, frames_per_step
+from rl_lab.environments.wrappers.wrapping import build_wrappers, episode_limit, frames_per_step, steps_per_second
 
 BACKENDS = ("sync", "process")
 CRASHES = ("raise", "restart")
@@ -247,6 +247,7 @@ def _survey(
         max_episode_steps=episode_limit(sample),
         exact_resume=exact_resume,
         action_repeat=frames_per_step(sample),
+        steps_per_second=steps_per_second(sample),
     )
     return Blueprint(recipe, observation, action, signature_of(sample), exact_resume, info_keys), spec
 

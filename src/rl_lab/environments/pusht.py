@@ -15,6 +15,7 @@ import gymnasium
 
 from rl_lab.environments.hosting.family_options import check_choice, unknown_task
 from rl_lab.environments.hosting.foreign import load_package
+from rl_lab.environments.wrappers.base import LabWrapper
 
 OBSERVATIONS = ("state", "pixels", "pixels_agent_pos", "environment_state_agent_pos")
 
@@ -45,4 +46,10 @@ def make_env(
     env: gymnasium.Env[Any, Any] = gymnasium.make(
         spec, disable_env_checker=True, obs_type=obs_type, **limit, **env_kwargs
     )
-    return env
+    return PushT(env)
+
+
+class PushT(LabWrapper):
+    """The task at the ten steps per second of its controller, which demonstrations must have too."""
+
+    steps_per_second: float = 10.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,14 @@ KL_STEP = 1.5  # and change the rate by this factor
 def linear_decay(initial: float, progress: float) -> float:
     """Return the rate that falls from `initial` at progress 0 to 0 at progress 1."""
     return initial * max(0.0, 1.0 - progress)
+
+
+def warm_cosine(initial: float, progress: float, share_of_warm_up: float) -> float:
+    """Return the rate that rises linearly to `initial` during a warm-up and falls to 0 at progress 1, as half a cosine.
+
+    `share_of_warm_up` is how much of the warm-up is done, from 0 to 1 and more.
+    """
+    return initial * min(1.0, share_of_warm_up) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
 def kl_adaptive_rate(rate: Tensor, kl: Tensor, *, desired_kl: float, lowest: float, highest: float) -> Tensor:

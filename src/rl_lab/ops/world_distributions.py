@@ -13,7 +13,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rl_lab.ops.distributions import HALF_LOG_TAU, Distribution, gumbel_perturbed, masked_logits, tanh_log_det
+from rl_lab.ops.distributions import (
+    HALF_LOG_TAU,
+    Distribution,
+    Values,
+    gumbel_perturbed,
+    masked_logits,
+    tanh_log_det,
+)
 
 NUM_MODE_SAMPLES = 100  # of which a tanh-normal's mode is the most likely one; danijar/dreamer
 CLIP = 1e-6  # how far truncated samples stay from the bounds; danijar/dreamerv2
@@ -77,6 +84,13 @@ class OneHot(WorldDistribution):
     def entropy(self) -> Tensor:
         """Return `-sum p log p`."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def expect(self, function: Values) -> tuple[Tensor, ...]:
+        """Return the exact means: `function` gets all choices at once, one-hots [n, ..., n] and their log-probs."""
+        count, log_probs = self.shape[-1], self.log_probs.movedim(-1, 0)
+        choices = torch.eye(count, device=self.device).view(count, *[1] * (len(self.shape) - 1), count)
+        found = function(choices.expand(count, *self.shape), log_probs)
+        return tuple((log_probs.exp() * values).sum(0) for values in found)
 
     def _shaped(self, noise: Tensor) -> Tensor:
         return self._straight_through(self.log_probs + noise)

@@ -23,7 +23,7 @@ from rl_lab.core.environment import Step, VectorEnv
 from rl_lab.core.errors import EnvironmentFault, NotFiniteError
 from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_leaves, tree_map, tree_stack
-from rl_lab.core.workflow import Actions, CollectResult, Extras, Workflow
+from rl_lab.core.workflow import Actions, BehaviourPolicy, CollectResult, Extras
 from rl_lab.orchestration.blame import Blame, ShapeCheck
 from rl_lab.orchestration.episodes import EpisodeStatistics
 from rl_lab.orchestration.overlap import BackgroundEnv
@@ -53,7 +53,7 @@ class Collector:
         self._inference = torch.inference_mode()
 
     def collect(
-        self, workflow: Workflow, vector_steps: int, *, env_steps: int, should_stop: Callable[[], bool]
+        self, workflow: BehaviourPolicy, vector_steps: int, *, env_steps: int, should_stop: Callable[[], bool]
     ) -> CollectResult:
         """Take `vector_steps` steps, fewer when asked to stop in between; `env_steps` is the count so far."""
         if self._obs is None:
@@ -85,7 +85,7 @@ class Collector:
         if self._background is not None:
             self._background.wait()
 
-    def _step(self, workflow: Workflow, env_steps: int) -> Trajectory:
+    def _step(self, workflow: BehaviourPolicy, env_steps: int) -> Trajectory:
         if self._background is not None:
             return self._step_ahead(self._background, workflow, env_steps)
         actions, extras = self._act(workflow, env_steps)
@@ -93,7 +93,7 @@ class Collector:
             step = self.env.step(actions)
         return self._record(actions, extras, step)
 
-    def _step_ahead(self, env: BackgroundEnv, workflow: Workflow, env_steps: int) -> Trajectory:
+    def _step_ahead(self, env: BackgroundEnv, workflow: BehaviourPolicy, env_steps: int) -> Trajectory:
         """Take the step that is on its way and send the next one after it."""
         if self._pending is None:
             self._pending = self._act(workflow, env_steps)
@@ -105,7 +105,7 @@ class Collector:
         env.start(self._pending[0])
         return row
 
-    def _act(self, workflow: Workflow, env_steps: int) -> tuple[Actions, Extras]:
+    def _act(self, workflow: BehaviourPolicy, env_steps: int) -> tuple[Actions, Extras]:
         with self._timer("act"), self._inference:
             actions, extras, self._carry = workflow.act(
                 self._obs, self._carry, is_first=self._is_first, explore=True, step=env_steps

@@ -22,6 +22,7 @@ from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
 from rl_lab.orchestration.signals import Interrupted, StopRequest, stop_on_signals
 from rl_lab.orchestration.static_step import StaticSteps
+from rl_lab.orchestration.teacher import Mixture
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.tracker import Tracker
 
@@ -44,11 +45,12 @@ class Orchestrator:
         cadence: CheckpointCadence,
         static: StaticSteps | None = None,
         check_finite: CheckFinite = "rows",
+        mixture: Mixture | None = None,
     ) -> None:
         self.workflow, self.context, self.scheduler = workflow, context, scheduler
         self.collector, self.evaluator = collector, evaluator
         self.tracker, self.checkpoints, self.cadence = tracker, checkpoints, cadence
-        self.static = static or StaticSteps()
+        self.static, self.mixture = static or StaticSteps(), mixture
         self._guard = FiniteGuard(workflow, context, tracker, checkpoints, check_finite)
         self.counters = context.counters
         self.stop = StopRequest()
@@ -116,7 +118,7 @@ class Orchestrator:
     def _collect(self, action: Action, phase: Phase) -> None:
         result = self.workflow.collect_step(self.counters.env_steps, phase=phase)
         if result is None:
-            result = self._step_environment(action)
+            result = self._step_environment(action, phase)
         if result.trajectory is not None and phase.buffer is not None:
             self.context.buffers[phase.buffer].add(result.trajectory)
         self.tracker.log("collect", result.metrics)
@@ -128,14 +130,15 @@ class Orchestrator:
         if is_whole:
             self._write_due(action, phase)
 
-    def _step_environment(self, action: Action) -> CollectResult:
+    def _step_environment(self, action: Action, phase: Phase) -> CollectResult:
         """Collect what the action asks for, or up to where a checkpoint is due or a stop is asked for."""
+        env_steps, mixture = self.counters.env_steps, self.mixture
         until_due = self.cadence.steps_until_due(self.counters)
         num_envs = self.collector.env.num_envs
         limit = action.repeats if until_due is None else max(1, -(-until_due // num_envs))
-        return self.collector.collect(
-            self.workflow, min(action.repeats, limit), env_steps=self.counters.env_steps, should_stop=self.stop
-        )
+        policy = self.workflow if mixture is None else mixture.during(phase, env_steps)
+        result = self.collector.collect(policy, min(action.repeats, limit), env_steps=env_steps, should_stop=self.stop)
+        return result if mixture is None else mixture.recorded(result)
 
     def _evaluate(self, action: Action, phase: Phase) -> None:
         best = self.evaluator.best
@@ -242,6 +245,7 @@ class Orchestrator:
             "evaluator": self.evaluator.get_state(),
             "tracker": self.tracker.get_state(),
             "rng": global_rng_state(),
+            **({} if self.mixture is None else {"teacher": self.mixture.get_state()}),
         }
 
     def restore(
@@ -265,6 +269,8 @@ class Orchestrator:
             self._load_optimizers(state["optimizers"], with_options=mode == "exact")
         if mode != "exact":
             return
+        if self.mixture is not None:
+            self.mixture.check_state(state["teacher"])
         self._is_saved = is_own
         self.counters.set_state(state["counters"])
         self.workflow.set_state(state["workflow_state"])

@@ -33,6 +33,10 @@ PHASE_KEYS = {  # key -> type, meaning; any other key is free and readable by th
         "Follows from the hooks and is checked; alone it brings its default hooks.",
     ),
     "buffer": ("str", "Where `collect` stores and updates sample; may be left out when there is only one."),
+    "teacher_share": (
+        "float | [float, float]",
+        "Beside a teacher (training.teacher): how likely it is to act, 0 to 1; a pair is a line over the phase.",
+    ),
     "train_ratio": ("float > 0", "Runs of the update hooks, as a group, per env step; left out: once per cycle."),
 }
 HOOK_OPTIONS = {

@@ -10,7 +10,7 @@ bootstrap, terminations do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from rl_lab.core import (
 )
 from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.distributions import masked_logits
+from rl_lab.ops.schedules import linear_decay
 
 
 class DQN(Workflow):
@@ -73,6 +74,7 @@ class DQN(Workflow):
         normalize_observations: Normalise vectors by running statistics of the batches.
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient; null leaves it free.
+        learning_rate_schedule: constant or linear (to 0 at the end of the phase).
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class DQN(Workflow):
         normalize_observations: bool = False,
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
+        learning_rate_schedule: Literal["constant", "linear"] = "constant",
     ) -> None:
         super().__init__()
         if munchausen and double:
@@ -117,7 +120,7 @@ class DQN(Workflow):
         self.epsilon_start, self.epsilon_end, self.epsilon_steps = epsilon_start, epsilon_end, epsilon_steps
         self.epsilon_eval, self.random_steps = epsilon_eval, random_steps
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
-        self.max_grad_norm = max_grad_norm
+        self.max_grad_norm, self.learning_rate_schedule = max_grad_norm, learning_rate_schedule
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put a head on the component, copy the target and build the optimiser `critic`."""
@@ -172,10 +175,14 @@ class DQN(Workflow):
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Descend the critic's loss on one batch, and move the target when its time has come."""
         self.num_updates += 1
+        rate = self.critics.initial_rate
+        if self.learning_rate_schedule == "linear":
+            rate = linear_decay(rate, phase.progress)
+            self.critics.set_rate(rate)
         learnt, errors = self._update({key: batch[key] for key in self.perception.reads if key in batch})
         if self.num_updates % self.target_update_every == 0 and self.target_update_every > 1:
             self._move_targets()
-        metrics: Metrics = {**learnt, "epsilon": self.epsilon(self.counters.env_steps)}
+        metrics: Metrics = {**learnt, "epsilon": self.epsilon(self.counters.env_steps), "learning_rate": rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
 
     def _learn(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

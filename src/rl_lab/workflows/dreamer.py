@@ -125,10 +125,9 @@ class Dreamer(Workflow):
         self.critic.bind(self.world_model.feature_dim)
         self.to(context.device)
         self.slow_critic = frozen_copy(self.critic)
-        model, behavior = self.model_grad_norm, self.behavior_grad_norm
-        self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=model)
-        self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=behavior)
-        self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=behavior)
+        self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=self.model_grad_norm)
+        self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=self.behavior_grad_norm)
+        self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
         self._judge = context.fuse(self._judged)
         self._decisions = Decisions(self._decide, context)
@@ -148,13 +147,15 @@ class Dreamer(Workflow):
     ) -> tuple[Actions, Extras, Carry]:
         """Take the observation into the state and sample an action there."""
         behaviour: Behaviour = "sample" if explore or self.eval_samples else "mode"
-        if explore and step < self.random_steps:
-            behaviour = "random"
-        elif explore and self.noise_std > 0.0:
-            behaviour = "noisy"
+        if explore and (step < self.random_steps or self.noise_std > 0.0):
+            behaviour = "random" if step < self.random_steps else "noisy"
         actions, after = self._decisions(behaviour, obs, carry, is_first)
         before = {LATENT: {key: carry[key] for key in Latent._fields}} if self.store_latents else {}
         return actions, before, after
+
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Remember the actions that were taken: the next state follows from them."""
+        return carry | {"action": self.world_model.action_code.read(actions)}
 
     def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
         code, before = self.world_model.action_code, Latent(carry["deter"], carry["stoch"])
@@ -271,8 +272,7 @@ class Dreamer(Workflow):
             baseline = view.baseline if self.return_scale is not None else offset
             gain = (view.returns - baseline) / scale
         else:
-            advantages = (view.returns - view.baseline) / scale
-            gain = pi.log_prob(dream.actions.detach()) * advantages.detach()
+            gain = pi.log_prob(dream.actions.detach()) * ((view.returns - view.baseline) / scale).detach()
         loss = -(view.weights * (gain + self.entropy_scale * entropy)).mean()
         return loss, {"entropy": entropy.detach().mean()}
 

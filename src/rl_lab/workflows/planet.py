@@ -19,7 +19,7 @@ from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.planners import Planner
-from rl_lab.components.prediction import evaluate_predictions
+from rl_lab.components.prediction import NUM_PLANNED, evaluate_predictions, planning_gain
 from rl_lab.components.world_model import WorldModel, read_rows
 from rl_lab.core import (
     Actions,
@@ -33,6 +33,7 @@ from rl_lab.core import (
     Workflow,
     WorkflowContext,
     hook,
+    tree_map,
 )
 from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
 
@@ -96,6 +97,10 @@ class PlaNet(Workflow):
         actions, carry = self._decisions(behaviour, obs, carry, is_first)
         return actions, {}, carry
 
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Remember the actions that were taken: the next state follows from them."""
+        return carry | {"action": self.code.read(actions)}
+
     def _decide(self, behaviour: Behaviour, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
         """Return actions and the next carry."""
         latent = Latent(carry["deter"], carry["stoch"])
@@ -116,19 +121,9 @@ class PlaNet(Workflow):
         )
         action = plan.actions[0]
         if behaviour == "noisy":
-            action = self._disturbed(action, mask)
+            action = self.code.disturbed(action, self.noise_std, self.epsilon, mask)
         carry = carry | {"action": action} | ({"plan": plan.belief} if "plan" in carry else {})
         return self.code.to_environment(action), carry
-
-    def _disturbed(self, action: Tensor, mask: Tensor | None) -> Tensor:
-        if self.code.num_numbers:
-            action = self.code.with_noise(action, self.noise_std).clamp(-1.0, 1.0)
-        if not self.code.nvec:
-            return action
-        is_random = torch.rand(len(action), 1, device=action.device) < self.epsilon
-        numbers, choices = self.code.split(action)
-        _, others = self.code.split(self.code.random(len(action), action.device, mask))
-        return torch.cat([numbers, torch.where(is_random, others, choices)], -1)
 
     def _worth(self, latent: Latent, sequences: Tensor) -> Tensor:
         """Return the imagined rewards [N, K] of sequences [H, N, K, A] from states [N, ...], summed."""
@@ -148,9 +143,17 @@ class PlaNet(Workflow):
         return self._update(read_rows(batch))
 
     @hook(group="eval", is_update=False)
+    @torch.no_grad()
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
-        """Report how well what follows the first rows of sequences is predicted from their actions alone."""
-        return evaluate_predictions(self.world_model, batch, phase)
+        """Report how well what follows the first rows of sequences is predicted, and what plans gain by it."""
+        found = evaluate_predictions(self.world_model, batch, phase)
+        rows = tree_map(lambda leaf: leaf[:NUM_PLANNED, 0], read_rows(batch))
+        before = self.world_model.initial(len(rows["is_first"]), self._device)
+        action = self.code.read(rows["actions"])
+        latent = self.world_model.observe_step(before, action, rows["observations"], rows["is_first"])
+        worth = partial(self._worth, latent)
+        plan = self.planner.plan(worth, len(action), self.code, self._device)
+        return found | planning_gain(worth, plan.actions, self.code)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         found = self.world_model.losses(batch)

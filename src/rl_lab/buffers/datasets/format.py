@@ -136,20 +136,23 @@ class EpisodeReader(ABC):
     path: Path
     lengths: Sequence[int]  # steps of each episode
     has_final_observations: bool = True  # False: files have no place for them
+    steps_per_second: float | None = None  # None: files do not tell
 
     @abstractmethod
     def read(self, number: int) -> Episode:
         """Return one episode, checked. Raises DatasetError."""
 
-    def select(self, episodes: Sequence[int] | None) -> list[int]:
-        """Return the numbers of the wanted episodes; None is all. Raises when one is not there."""
-        numbers = list(range(len(self.lengths))) if episodes is None else list(episodes)
+    def select(self, episodes: int | Sequence[int] | None) -> list[int]:
+        """Return the numbers of the wanted episodes, or of so many first ones; None is all. Raises for others."""
+        if isinstance(episodes, int):
+            episodes = range(episodes)
+        numbers = list(range(len(self.lengths)) if episodes is None else episodes)
         for number in numbers:
             if not 0 <= number < len(self.lengths):
                 raise DatasetError(f"{self.path} has no episode {number} (it has 0 to {len(self.lengths) - 1})")
         return numbers
 
-    def episodes(self, episodes: Sequence[int] | None = None) -> Iterator[Episode]:
+    def episodes(self, episodes: int | Sequence[int] | None = None) -> Iterator[Episode]:
         """Yield the wanted episodes, each read when it is asked for."""
         for number in self.select(episodes):
             yield self.read(number)

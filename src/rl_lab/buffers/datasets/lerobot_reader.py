@@ -30,6 +30,7 @@ class LeRobotReader(EpisodeReader):
         self.path, self._done_means = path, done_means
         finish_compaction(path)
         self.info = read_info(path)
+        self.steps_per_second = self.info.fps
         self._rows = read_rows(path, self.info)
         self._tasks = {number: task for task, number in read_tasks(path).items()}
         self.lengths = [row.length for row in self._rows]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rl_lab.buffers.datasets.format import DatasetError, DoneMeans, Episode, EpisodeReader, EpisodeWriter
 from rl_lab.buffers.datasets.lab import HEADER, LabReader, LabWriter
+from rl_lab.buffers.datasets.packaged import PREFIX, open_packaged
 from rl_lab.core.errors import ConfigError, unknown_name
 
 Format = Literal["auto", "lab", "lerobot", "minari"]
@@ -29,6 +30,8 @@ def detect_format(path: Path) -> str:
 
 def open_dataset(path: str | Path, format: Format = "auto", *, done_means: DoneMeans = "terminated") -> EpisodeReader:
     """Open a dataset and check its index; its episodes are read when they are asked for."""
+    if str(path).startswith(PREFIX):
+        return open_packaged(str(path))
     root = Path(path)
     kind = detect_format(root) if format == "auto" else format
     if kind == "lab":

@@ -96,6 +96,17 @@ class Chances:
             self._values[begin:end] = NOBODY
         self._note(begin, end)
 
+    def replace(self, gone: Tensor, new: Tensor) -> None:
+        """Let the rows `gone` [G] never be drawn; those in `new` [R] get the largest priority there ever was."""
+        by_rank = self._priority.kind == "rank"
+        weight = torch.ones_like(self._largest) if by_rank else self._largest.pow(self._priority.alpha)
+        if by_rank:
+            self._values.index_fill_(0, gone, NOBODY)
+            self._values[new] = self._largest.float()
+        self._tree.put(gone, torch.zeros_like(gone, dtype=torch.float64))
+        self._tree.put(new, weight.expand(len(new)))
+        self.num_changes += len(new)
+
     def put(self, index: Tensor, priorities: Tensor, is_gone: Tensor) -> None:
         """Give rows [B] new priorities, except where they are gone; of several for one row the largest counts."""
         values = priorities.detach().double().nan_to_num(0.0, HUGE, HUGE).abs() + self._priority.epsilon

@@ -48,6 +48,11 @@ class SequenceStarts:
         rows = order + shift[lanes]
         return lanes, rows if self._selected is None else self._selected.kept[rows % self._length, lanes]
 
+    def held(self) -> Array:
+        """Return lane and number [R, 2] of every row that the ring holds, lane by lane."""
+        spans = [np.arange(max(int(total) - self._length, 0), int(total)) for total in self.totals]
+        return np.stack([np.repeat(np.arange(len(spans)), [len(span) for span in spans]), np.concatenate(spans)], 1)
+
     def get_state(self) -> State:
         """Return the counters and, where not every row is a start, the starts."""
         selected = None if self._selected is None else self._selected.get_state()

@@ -24,6 +24,7 @@ OUTLINE = 0.3  # texels by which pygame fills more than a polygon, beyond what i
 BATCH = 16  # squares that fit into a processor's cache
 EVEN_BYTES: dict[int, Any] = {1: np.uint8(0xFE), 4: np.uint32(0xFEFEFEFE)}  # by size of a texel
 EDGE = 1.5  # texels at the side of the road that are mixed with grass
+SMALLEST_WIDTH = 1e-9  # texels; what is narrower has nothing to move
 
 Corners = Sequence[Sequence[float]]
 Color = Sequence[float] | Array
@@ -105,7 +106,8 @@ class TrackMap:
         """Return corners in texels, [K, 4, 2], moved towards their neighbour across the road."""
         corners = (np.array(polygons) + PLAYFIELD) * self._per_unit
         across = corners[:, [1, 0, 3, 2]] - corners
-        return corners + across * (inset / np.linalg.norm(across, axis=2, keepdims=True))
+        widths = np.linalg.norm(across, axis=2, keepdims=True)  # 0 of a border between tiles of one direction
+        return corners + across * (inset / np.maximum(widths, SMALLEST_WIDTH))
 
     def _paint(self, colors: Sequence[Color]) -> list[list[int]]:
         """Return the colours to draw with."""

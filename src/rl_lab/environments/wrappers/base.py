@@ -163,32 +163,34 @@ class StickyActions(LabWrapper):
 
 
 class EpisodeStatistics(LabWrapper):
-    """Adds `episode.return` and `episode.length` of this layer to the info of an episode's last step."""
+    """Adds `episode.return`, `episode.length` and `episode.max_reward` of this layer to the info of its last step."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._return, self._length = 0.0, 0
+        self._return, self._length, self._highest = 0.0, 0, 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin to sum."""
-        self._return, self._length = 0.0, 0
+        self._return, self._length, self._highest = 0.0, 0, 0.0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Outcome:
         """Sum, and report at the end."""
         obs, reward, terminated, truncated, info = self.env.step(action)
+        self._highest = float(reward) if self._length == 0 else max(self._highest, float(reward))
         self._return, self._length = self._return + float(reward), self._length + 1
         if terminated or truncated:
-            info = {**info, "episode.return": self._return, "episode.length": float(self._length)}
+            found = {"return": self._return, "length": float(self._length), "max_reward": self._highest}
+            info = {**info, **{f"episode.{name}": value for name, value in found.items()}}
         return obs, reward, terminated, truncated, info
 
     def get_state(self) -> LayerState:
-        """Return the sums."""
-        return {"return": self._return, "length": self._length}
+        """Return the sums and the highest reward."""
+        return {"return": self._return, "length": self._length, "highest": self._highest}
 
     def set_state(self, state: LayerState) -> None:
         """Go on summing."""
-        self._return, self._length = state["return"], state["length"]
+        self._return, self._length, self._highest = state["return"], state["length"], state["highest"]
 
 
 class ClipReward(LabWrapper):

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit as GymnasiumTimeLimit
 from rl_lab.environments.exact.state import Env, layers
 from rl_lab.environments.hosting.foreign import config_error
 from rl_lab.environments.hosting.recipe import Wrapper
-from rl_lab.environments.wrappers import actions, base, noise, pixels, video
+from rl_lab.environments.wrappers import actions, base, noise, parts, pixels, video
 
 WRAPPERS: dict[str, type[base.LabWrapper]] = {
     "time_limit": base.TimeLimit,
@@ -23,6 +23,7 @@ WRAPPERS: dict[str, type[base.LabWrapper]] = {
     "episode_statistics": base.EpisodeStatistics,
     "observation_delay": noise.ObservationDelay,
     "observation_noise": noise.ObservationNoise,
+    "observation_parts": parts.ObservationParts,
     "reward_noise": noise.RewardNoise,
     "clip_reward": base.ClipReward,
     "life_loss": base.LifeLoss,
@@ -48,6 +49,16 @@ def frames_per_step(env: Env) -> int:
     return math.prod(int(layer.frames_per_step) for layer in layers(env) if isinstance(layer, Repeating))
 
 
+def steps_per_second(env: Env) -> float | None:
+    """Return how many steps of the outermost layer a second of the task has; None: it does not tell."""
+    repeats = 1.0
+    for layer in layers(env):
+        if isinstance(layer, Timed):
+            return layer.steps_per_second / repeats
+        repeats *= layer.frames_per_step if isinstance(layer, Repeating) else 1
+    return None
+
+
 def episode_limit(env: Env) -> int | None:
     """Return after how many steps of the outermost layer an episode is cut; None: never."""
     limit: int | None = None
@@ -64,6 +75,13 @@ class Repeating(Protocol):
     """A layer that takes several frames per step."""
 
     frames_per_step: int
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A layer that tells how many of its steps are a second."""
+
+    steps_per_second: float
 
 
 @runtime_checkable

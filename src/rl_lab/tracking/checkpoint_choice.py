@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a command names."""
+"""Finds the checkpoint that a command or a config names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def choose_checkpoint(run: RunDirectory, name: str) -> Loaded:
     if name == "best":
         best = store.best()
         if best is None:
-            raise UsageError(f"--checkpoint best: no checkpoint of {run.path} was evaluated (choices: latest, a path)")
+            raise UsageError(f"checkpoint best: no checkpoint of {run.path} was evaluated (choices: latest, a path)")
         return store.load(best.path)
     path = Path(name) if Path(name).is_dir() else run.checkpoints / name
     return store.load(path)

@@ -1,0 +1,83 @@
+"""From a checked config to the objects it names: a workflow and all that its context offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rl_lab.config.targets import Supply, Targets
+from rl_lab.config.validate import read_phases
+from rl_lab.core.context import Named, Optimizers, WorkflowContext
+from rl_lab.core.phase import COLLECT, Phase
+from rl_lab.core.seeding import RngStreams
+from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
+from rl_lab.core.workflow import Workflow
+from rl_lab.orchestration.static_step import StaticSteps
+
+
+def bind(
+    config: Mapping[str, Any],
+    targets: Targets,
+    *,
+    spec: EnvSpec,
+    num_envs: int,
+    device: torch.device,
+    static: StaticSteps,
+) -> tuple[WorkflowContext, Workflow]:
+    """Build components, buffers and workflow for an environment of this spec, and bring them together."""
+    rng, phases = RngStreams(config["experiment"]["seed"]), read_phases(config, targets)
+    with device:
+        context = WorkflowContext(
+            config=config,
+            device=device,
+            spec=spec,
+            num_envs=num_envs,
+            components=_build_block("components", config, targets),
+            controllers=_build_block("controllers", config, targets),
+            optimizers=Optimizers(_build_block("optimizers", config, targets)),
+            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, spec, num_envs, phases)),
+            rng=rng,
+            static=static,
+            fuse=static.fuse,
+        )
+        workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
+        workflow.initialize(context)
+    return context, workflow
+
+
+def dims(spec: EnvSpec) -> dict[str, Any]:
+    """Return `_dims`: the sizes that YAML may ask for."""
+    shapes = (
+        {name: _shape(leaf) for name, leaf in spec.observation.items()}
+        if isinstance(spec.observation, Mapping)
+        else _shape(spec.observation)
+    )
+    return {"observation": flat_dim(spec.observation), "observation_shape": shapes, "action": flat_dim(spec.action)}
+
+
+def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:
+    return list(space.shape) if isinstance(space, Box) else [flat_dim(space)]
+
+
+def _for_buffers(
+    rng: RngStreams, device: torch.device, spec: EnvSpec, num_envs: int, phases: tuple[Phase, ...]
+) -> Supply:
+    """Return what every buffer, and every buffer within one, is given where it takes it."""
+    shared = {"device": device, "num_envs": num_envs, "spec": spec}
+
+    def supply(path: str) -> Mapping[str, Any]:
+        names = path.split(".")[1:]
+        calls = [call for phase in phases if phase.buffer == names[0] for call in phase.hooks]
+        collected = max((call.times for call in calls if call.name == COLLECT), default=0)
+        return {**shared, "seed": rng.seed("buffer", *names), "collect_steps": collected}
+
+    return supply
+
+
+def _build_block(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> Named[Any]:
+    """Build the nodes of a block by name; one that is null is absent."""
+    nodes = {name: node for name, node in config[block].items() if node is not None}
+    kind = block.removesuffix("s")
+    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, *inherited) for n, node in nodes.items()})

@@ -1,0 +1,30 @@
+"""Distributions of policies that propose actions to a planner: TD-MPC's and TD-MPC2's (Hansen et al., 2022, 2024)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rl_lab.ops.world_distributions import CLIP, BoundedNormal, TanhNormal
+
+NOISE_CLIP = 0.3  # how far a sample of a clipped normal may be from its mean; nicklashansen/tdmpc
+
+
+class SquashedNormal(TanhNormal):
+    """Independent normals seen through tanh, of any mean; what they are centred at is their mode (TD-MPC2)."""
+
+    def mode(self) -> Tensor:
+        """Return the mean seen through tanh."""
+        return self.mean.tanh()
+
+    def entropy(self) -> Tensor:
+        """Return TD-MPC2's bonus: the entropy of the normals before tanh, times how many they are."""
+        return self.shape[-1] * BoundedNormal.entropy(self)
+
+
+class ClippedNormal(BoundedNormal):
+    """Normals around means in [-1, 1] whose noise is cut at 0.3, as are samples outside of [-1, 1] (TD-MPC)."""
+
+    def _shaped(self, noise: Tensor) -> Tensor:
+        """Return clipped samples with the gradient of what was not."""
+        actions = self.mean + (self.std * noise.to(self.mean.dtype)).clamp(-NOISE_CLIP, NOISE_CLIP)
+        return actions.detach().clamp(-1.0 + CLIP, 1.0 - CLIP) + (actions - actions.detach())

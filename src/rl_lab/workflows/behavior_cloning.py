@@ -1,0 +1,282 @@
+"""Behaviour cloning: supervised learning of what to do, the baseline of imitation (Pomerleau, 1989).
+
+The actions are those of demonstrations or, beside a teacher (`training.teacher`), what the teacher would have done in
+the states that were seen: collected by the teacher that is plain cloning, by the student DAgger (Ross et al., 2011).
+Numbers are learned by their error or by the likelihood of a Gaussian, choices by their likelihood. A policy that
+predicts chunks of actions does them one after another, or the mean of all chunks so far (ACT, Zhao et al., 2023).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rl_lab.components.action_chunks import RecedingHorizon, read_chunks
+from rl_lab.components.array_mlp import fast_forward
+from rl_lab.components.decisions import Decisions
+from rl_lab.components.learner import Learner, trained
+from rl_lab.components.mlp import MLP, orthogonal_linear
+from rl_lab.components.model_actions import ModelActions
+from rl_lab.components.perception import CARRY, Perception, reject_ensemble, weighted_mean
+from rl_lab.components.precision import in_float32
+from rl_lab.components.squashed_heads import HEAD_GAIN, LOG_STD_RANGE
+from rl_lab.components.temporal_ensemble import TemporalEnsemble
+from rl_lab.core import (
+    Actions,
+    Batch,
+    Carry,
+    ConfigError,
+    Extras,
+    Metrics,
+    Observation,
+    Phase,
+    Workflow,
+    WorkflowContext,
+    hook,
+    unknown_name,
+)
+from rl_lab.core.ranges import Count, Natural, Positive
+from rl_lab.ops.world_distributions import BoundedNormal, Joint, MultiOneHot, WorldDistribution
+
+NumberKind = Literal["gaussian", "squared", "absolute"]
+CHUNK_END = "is_pad"  # of batches of chunks: where the episode was over
+
+
+class Point(BoundedNormal):
+    """Numbers that are certain: a sample is the mean, and minus the error stands for the log-density.
+
+    Args:
+        mean: The numbers, [..., A].
+        is_absolute: Whether errors are taken as they are; else squared.
+    """
+
+    def __init__(self, mean: Tensor, is_absolute: bool) -> None:
+        super().__init__(mean, torch.zeros_like(mean))
+        self._is_absolute = is_absolute
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return minus the sum of the errors."""
+        errors = actions - self.mean
+        return -(errors.abs() if self._is_absolute else errors.square()).sum(-1)
+
+
+class ClonePolicy(nn.Module):
+    """A distribution over chunks of actions for every feature vector.
+
+    Args:
+        trunk: `components.actor`.
+        code: What the actions are made of.
+        length: Actions of a chunk.
+        kind: How numbers are learned.
+    """
+
+    def __init__(self, trunk: nn.Module, code: ModelActions, length: int, kind: NumberKind) -> None:
+        super().__init__()
+        self.trunk, self._kind, self._nvec, self._length = trunk, kind, code.nvec, length
+        self._sizes = [code.num_numbers, code.num_numbers if kind == "gaussian" else 0, code.num_choices]
+        width = int(trunk.output_dim)  # type: ignore[arg-type]
+        self.head = orthogonal_linear(width, length * sum(self._sizes), HEAD_GAIN)
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> WorldDistribution:
+        """Return the distribution over chunks [B, length, A]."""
+        return self.distribution(in_float32(self.head, self.trunk(features)), mask)
+
+    def distribution(self, output: Tensor, mask: Tensor | None) -> WorldDistribution:
+        """Return the distribution that belongs to an output of the head."""
+        mean, log_std, logits = output.unflatten(-1, (self._length, -1)).split(self._sizes, -1)
+        parts: list[WorldDistribution] = []
+        if self._sizes[0] and self._kind == "gaussian":
+            parts.append(BoundedNormal(mean.tanh(), log_std.clamp(*LOG_STD_RANGE).exp()))
+        elif self._sizes[0]:
+            parts.append(Point(mean.tanh(), self._kind == "absolute"))
+        if self._nvec:
+            parts.append(MultiOneHot(logits, self._nvec, mask=None if mask is None else mask.unsqueeze(-2)))
+        return parts[0] if len(parts) == 1 else Joint(*parts)
+
+
+class BehaviorCloning(Workflow):
+    """Imitation for any actions; components: actor, encoder?, memory?.
+
+    Args:
+        numbers: How continuous actions are learned: gaussian (likelihood), squared or absolute (error of one action).
+        observation_horizon: Observations that an action depends on; with more than 1 the buffer's `history`.
+        prediction_horizon: Actions of a chunk, from the newest observation on; the buffer's `chunk_length`.
+        action_horizon: Actions of a chunk that are done before the next one is predicted.
+        ensemble_decay: Predict a chunk at every step and do the mean of all predictions for it, a younger one weighing
+            less by this rate per step (ACT: 0.01; below 0: more); null: chunks are done one after another.
+        normalize_observations: Normalise vectors by running statistics of the batches.
+        image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
+        max_grad_norm: Longest gradient; null leaves it free.
+    """
+
+    imitates = True
+
+    def __init__(
+        self,
+        *,
+        numbers: NumberKind = "gaussian",
+        observation_horizon: Count = 1,
+        prediction_horizon: Count = 1,
+        action_horizon: Count = 1,
+        ensemble_decay: float | None = None,
+        normalize_observations: bool = False,
+        image_shift: Natural = 0,
+        max_grad_norm: Positive | None = None,
+    ) -> None:
+        super().__init__()
+        if numbers not in get_args(NumberKind):
+            raise ConfigError(unknown_name("algorithm.numbers", numbers, get_args(NumberKind)))
+        if action_horizon > prediction_horizon:
+            raise ConfigError(
+                f"algorithm.action_horizon: {action_horizon} actions are more than prediction_horizon="
+                f"{prediction_horizon}, the length of a chunk"
+            )
+        if ensemble_decay is not None and (action_horizon > 1 or prediction_horizon == 1):
+            given = f"{action_horizon} and {prediction_horizon}"
+            raise ConfigError(f"algorithm.ensemble_decay: needs action_horizon=1 and chunks of 2 or more, not {given}")
+        self.numbers, self.ensemble_decay, self.max_grad_norm = numbers, ensemble_decay, max_grad_norm
+        self.observation_horizon, self.prediction_horizon = observation_horizon, prediction_horizon
+        self.action_horizon = action_horizon
+        self.normalize_observations, self.image_shift = normalize_observations, image_shift
+        self.is_chunked = observation_horizon > 1 or prediction_horizon > 1
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Put a head on the actor and build the optimiser `policy`."""
+        self._spec, components = context.spec, context.components
+        self.code = ModelActions(context.spec, "BehaviorCloning")
+        self.perception = Perception(
+            context.spec,
+            components,
+            normalize_observations=self.normalize_observations,
+            shift_pad=self.image_shift,
+        ).to(context.device)
+        self._reject_misfits(components["actor"])
+        self.policy = ClonePolicy(components["actor"], self.code, self.prediction_horizon, self.numbers)
+        self.policy.to(context.device)
+        learnt = trained(self.perception, self.policy)
+        self.learner = Learner(context, "policy", learnt, lr=1e-3, max_grad_norm=self.max_grad_norm)
+        self._output = fast_forward(self.policy.trunk, self.policy.head)
+        self._update = context.static(self._learn)
+        self._horizons = self._make_horizons(context) if self.is_chunked else {}
+        self._ensemble = self._make_ensemble(context)
+        self._decisions = None if self._ensemble is None else Decisions(self._decide, context)
+
+    def _reject_misfits(self, trunk: nn.Module) -> None:
+        wanted, limit = self.observation_horizon * self.perception.output_dim, self._spec.max_episode_steps
+        reject_ensemble("actor", trunk)
+        if isinstance(trunk, MLP) and trunk.input_dim != wanted:
+            given = f"{self.observation_horizon} x {self.perception.output_dim} features"
+            raise ConfigError(f"components.actor.input_dim: must be {wanted} ({given}), not {trunk.input_dim}")
+        if self.is_chunked and self.perception.is_recurrent:
+            raise ConfigError(
+                "components.memory: goes with observation_horizon=1 and prediction_horizon=1, because it learns from "
+                "sequences (null: none)"
+            )
+        if limit is not None and self.prediction_horizon > limit:
+            raise ConfigError(
+                f"algorithm.prediction_horizon: {self.prediction_horizon} actions are longer than any episode of "
+                f"{self._spec.id!r} ({limit} steps)"
+            )
+        if self.prediction_horizon > 1 and self.perception.read.has_mask:
+            raise ConfigError("algorithm.prediction_horizon: an action_mask is known for one step only (1)")
+
+    def _make_horizons(self, context: WorkflowContext) -> dict[bool, RecedingHorizon]:
+        """Return what does chunks one after another, by whether it explores."""
+        sizes = {"history": self.observation_horizon, "num_actions": self.action_horizon}
+        plans = {explore: partial(self._plan, explore) for explore in (False, True)}
+        return {explore: RecedingHorizon(plan, **sizes, context=context) for explore, plan in plans.items()}
+
+    def _make_ensemble(self, context: WorkflowContext) -> TemporalEnsemble | None:
+        if self.ensemble_decay is None:
+            return None
+        return TemporalEnsemble(
+            self._expected,
+            self.code,
+            history=self.observation_horizon,
+            length=self.prediction_horizon,
+            decay=self.ensemble_decay,
+            spec=context.spec,
+            device=context.device,
+        )
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return the memory's state, or what was seen and what is planned, at an episode's start."""
+        if self._ensemble is not None:
+            return self._ensemble.initial_carry(num_envs)
+        return (self._horizons[True] if self.is_chunked else self.perception).initial_carry(num_envs)
+
+    def act(
+        self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
+    ) -> tuple[Actions, Extras, Carry]:
+        """Sample, or take the most likely action; with chunks, go on with what was predicted."""
+        if self._decisions is not None:
+            actions, carry = self._decisions("mean", obs, carry, is_first)
+            return actions, {}, carry
+        if self.is_chunked:
+            actions, carry = self._horizons[explore](obs, carry, is_first)
+            return actions, {}, carry
+        features, mask, after = self.perception.step(obs, carry, is_first)
+        pi = self.policy.distribution(self._output(features), mask)
+        action = (pi.sample() if explore else pi.mode())[:, 0]
+        return self.code.to_environment(action), {} if carry is None else {CARRY: carry}, after
+
+    def _plan(self, explore: bool, seen: Observation) -> Actions:
+        """Return chunks [n, length, ...] of the environment's actions for observations [n, history, ...]."""
+        pi = self._seen(seen)
+        return self.code.to_environment(pi.sample() if explore else pi.mode())
+
+    def _expected(self, seen: Observation) -> Tensor:
+        """Return mean numbers and probabilities [n, length, A] for observations [n, history, ...]."""
+        pi = self._seen(seen)
+        return torch.cat([_mean(part) for part in (pi.parts if isinstance(pi, Joint) else (pi,))], -1)
+
+    def _seen(self, seen: Observation) -> WorldDistribution:
+        features, mask = self.perception.encode(seen)
+        pi: WorldDistribution = self.policy(features.flatten(1), None if mask is None else mask[:, -1])
+        return pi
+
+    def _decide(self, behaviour: str, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        assert self._ensemble is not None
+        return self._ensemble(obs, carry, is_first)
+
+    @hook
+    def update_policy(self, batch: Batch, *, phase: Phase) -> Metrics:
+        """Make the actions of one batch more likely, or the error smaller."""
+        is_recurrent = self.perception.is_recurrent
+        if is_recurrent != ("is_first" in batch):
+            has = "sequences need components.memory" if "is_first" in batch else "components.memory needs sequences"
+            raise ConfigError(f"phase {phase.name!r}: {has}, which its buffer {phase.buffer!r} has to fit")
+        if self.is_chunked or CHUNK_END in batch:
+            sizes = {"history": self.observation_horizon, "chunk_length": self.prediction_horizon}
+            return self._update(read_chunks(batch, self._spec, **sizes))
+        keys = ("observations", "actions", "weights", *(("is_first", CARRY) if is_recurrent else ()))
+        return self._update({key: batch[key] for key in keys if key in batch})
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        seen = self.perception.examples(batch)
+        targets, mask, weights = self.code.read(seen.actions), seen.mask, seen.weights
+        if CHUNK_END in batch:
+            mask, weights = None if mask is None else mask[:, -1], (~batch[CHUNK_END]).float().flatten()
+        else:
+            targets = targets.unsqueeze(1)
+        pi = self.policy(seen.features.flatten(1), mask)
+        loss = weighted_mean(-pi.log_prob(targets).flatten(), weights)
+        norm = self.learner.descend(loss)
+        return {"loss": loss.detach(), "grad_norm": norm, **self._quality(pi.mode().detach(), targets, weights)}
+
+    def _quality(self, actions: Tensor, targets: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+        """Return the mean error of numbers, in [-1, 1], and how often the choices are the right ones."""
+        counted = None if weights is None else (weights != 0.0).float()
+        (numbers, choices), (wanted, right) = self.code.split(actions), self.code.split(targets)
+        found = {"error": (numbers - wanted).abs().mean(-1)} if self.code.num_numbers else {}
+        if self.code.nvec:
+            found["accuracy"] = (choices * right).sum(-1) / len(self.code.nvec)
+        return {name: weighted_mean(values.flatten(), counted) for name, values in found.items()}
+
+
+def _mean(part: WorldDistribution) -> Tensor:
+    """Return mean numbers, or the probabilities of choices."""
+    return torch.cat([one.log_probs.exp() for one in part.parts], -1) if isinstance(part, MultiOneHot) else part.mode()

@@ -1,0 +1,78 @@
+"""What does not fit World Models is told in one line, and nothing is lost."""
+
+import pytest
+from typer.testing import CliRunner
+
+from rl_lab.cli.main import app
+
+CARTPOLE = ("+experiment=world_models_cartpole", "budget=tiny")
+PHASES = "training.phases=[{name: a, buffer: replay, steps: 64, hooks: [collect]}, %s]"
+PLUGIN = """
+import gymnasium
+import numpy as np
+
+
+class Seedless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self):
+        return np.zeros(3, np.float32), {}
+
+
+def make_env():
+    return Seedless()
+"""
+
+
+def run(overrides, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(folder / "experiments"))
+    return CliRunner().invoke(app, ["train", *CARTPOLE, *overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["algorithm.population=0"], "algorithm.population: must be greater than or equal to 2, not 0"),
+        (["algorithm.temperature=0"], "algorithm.temperature: must be greater than 0, not 0"),
+        (["algorithm.temperature=-1.5"], "algorithm.temperature: must be greater than 0, not -1.5"),
+        (["algorithm.temperature=11"], "algorithm.temperature: must be less than or equal to 10, not 11"),
+        (["algorithm.num_rollouts=0"], "algorithm.num_rollouts: must be greater than or equal to 1, not 0"),
+        (["algorithm.sigma=0"], "algorithm.sigma: must be greater than 0, not 0"),
+        (
+            ["components.controller.hidden_dims=[0]"],
+            "components.controller.hidden_dims.0: must be greater than or equal to 1, not 0",
+        ),
+        (
+            [PHASES % "{name: c, buffer: replay, steps: 64, hooks: [collect, update_controller]}"],
+            "phase 'c': update_controller beside collect needs a rollout, not 'replay'",
+        ),
+        (
+            [PHASES % "{name: m, buffer: replay, updates: 1, hooks: [update_memory]}"],
+            "phase 'm': update_memory reads latents, which `encode` must store before it",
+        ),
+        (
+            ["training.phases.6.dream_steps=0"],
+            "dream_steps of phase 'film' must be a whole number >= 1, not 0",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
+    result = run(overrides, tmp_path, monkeypatch)
+    assert result.output.strip().splitlines() == [f"error: {text}"]
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_takes_no_seed_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "seedless.py").write_text(PLUGIN)
+    target = ["environment._target_=rl_lab.environments.gymnasium.GymnasiumEnv", "environment.name=seedless:make_env"]
+    target.append("~environment.max_episode_steps")
+    result = run([*target, "--plugin", str(tmp_path / "seedless.py")], tmp_path, monkeypatch)
+    assert result.exit_code == 1
+    errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert errors == [
+        "error: environment 'seedless:make_env' (copy 0, vector step 0, reset) raised TypeError: "
+        "Seedless.reset() got an unexpected keyword argument 'seed'"
+    ]
