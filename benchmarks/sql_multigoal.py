@@ -33,13 +33,13 @@ from training_runs import (
     train,
 )
 
-from rl_lab.cli.checkpoint_choice import choose_checkpoint
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.build import assemble
 from rl_lab.config.resume import recompose
 from rl_lab.config.targets import Targets
 from rl_lab.core.seeding import isolated_rng
 from rl_lab.environments.multigoal import BOUND, GOAL_NAMES, GOAL_RADIUS, GOALS
+from rl_lab.tracking.checkpoint_choice import choose_checkpoint
 from rl_lab.tracking.run_directory import RunDirectory
 
 REQUIRED: dict[str, dict[str, float]] = {  # the smallest share of rollouts that must end at a goal
