@@ -4,16 +4,12 @@ import pytest
 import torch
 
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
-from rl_lab.buffers.replay import ReplayBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.components.action_values import ValueRange
 from rl_lab.components.mlp import MLP
 from rl_lab.components.recurrent import GRU
-from rl_lab.core import RngStreams
-from rl_lab.environments.cartpole import CartPole
 from rl_lab.environments.identity import Identity
 from rl_lab.environments.memory import Memory
-from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.workflows.dqn import DQN
 from tests.workflows.off_policy import resumes_exactly, run_packaged, score, start, train
 
@@ -66,17 +62,6 @@ def test_a_memory_recalls_what_was_seen():
     buffer = SequenceBuffer(20_000, 16, 8, num_envs=16, spec=env.spec)
     train(workflow, env, env_steps=5_000, updates_per_step=1 / 16, buffer=buffer, start_at=256)
     assert 4 * score(workflow, Memory(16, num_cues=3, length=4), episodes=64) > 0.9  # a reward per episode of 4 steps
-
-
-@pytest.mark.learning
-def test_cartpole_is_learned():
-    env = CartPole(8)
-    workflow = make_dqn(
-        env, (64, 64), lr=1e-3, double=True, tau=0.02, target_update_every=1, epsilon_steps=5_000, random_steps=500
-    )
-    buffer = ReplayBuffer(100_000, 64, num_envs=8, spec=env.spec, n_step=3)
-    train(workflow, env, env_steps=40_000, updates_per_step=0.25, buffer=buffer)
-    assert Evaluator(CartPole(20), 20, RngStreams(0)).evaluate(workflow, step=0)["return"] > 200  # at random: 22
 
 
 @pytest.mark.learning

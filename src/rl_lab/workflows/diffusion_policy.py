@@ -100,8 +100,6 @@ class DiffusionPolicy(Workflow):
         self.policy = ChunkPolicy(encoder, generator).to(self._device)
         self.average = WeightAverage(self.policy, self.average_power, self.average_most)
         self.learner = Learner(context, "policy", trained(self.policy), lr=1e-4, max_grad_norm=self.max_grad_norm)
-        self._initial_rate = float(self.learner.optimizer.param_groups[0]["lr"])
-        self._rate = torch.zeros((), device=self._device)
         self.num_updates, self._has_ranges = 0, False
         self._loss = context.fuse(self.policy.loss)
         self._update = context.static(self._learn)
@@ -148,11 +146,10 @@ class DiffusionPolicy(Workflow):
         self._has_ranges = True
 
     def _set_rate(self, phase: Phase) -> float:
-        """Set and return the learning rate; on a GPU in a tensor, which a captured update reads."""
+        """Set and return the learning rate."""
         progress = phase.progress if self.learning_rate_schedule == "cosine" else 0.0
-        rate = warm_cosine(self._initial_rate, progress, (self.num_updates + 1) / max(1, self.warmup_updates))
-        on_device = self._device.type == "cuda"
-        self.learner.optimizer.param_groups[0]["lr"] = self._rate.fill_(rate) if on_device else rate
+        rate = warm_cosine(self.learner.initial_rate, progress, (self.num_updates + 1) / max(1, self.warmup_updates))
+        self.learner.set_rate(rate)
         return rate
 
     def _learn(self, chunks: Batch) -> dict[str, Tensor]:
