@@ -4,6 +4,7 @@ Same environments, networks, batches and updates per step for all. The rounds ar
 because a shared machine drifts: the ratio is taken within each round, and its median is the result. Every library logs
 as it does by default without a terminal; none evaluates or writes checkpoints. A process gets a core per thread.
 The window begins after the first updates, in which compilers work: what those took longer is `compile_s`.
+`lab_bfloat16` is the lab with `experiment.precision=bfloat16`: matrix products of updates alone, for who wants them.
 
     python benchmarks/model_free_speed.py                           # about an hour
     python benchmarks/model_free_speed.py --tasks sac_halfcheetah --threads 2     # other rows of the results stay
@@ -62,6 +63,8 @@ TASKS: dict[str, dict[str, Any]] = {
     | {"env_id": "HalfCheetah-v5", "learning_rate": 3e-4, "batch_size": 64}
     | {"settings": {"num_steps": 256, "num_epochs": 10, "use_normalization": True}},
 }
+LOW = "lab_bfloat16"
+IN_BFLOAT16 = ("sac", "td3")  # whose products are large enough to gain by it
 GOALS = {  # the lab's speed over that library's, with that many threads
     ("sac", "sb3"): (2.4, {2}),
     ("sac", "sbx"): (1.5, {2}),
@@ -76,12 +79,14 @@ class Worker(NamedTuple):
 
     python: str
     script: str
+    precision: str = "float32"
 
 
 def main() -> None:
     args = parse_arguments()
     workers = {name: Worker(str(peer_python(name)), str(WORKERS / f"{name}_training.py")) for name in args.libraries}
-    workers = {"lab": Worker(sys.executable, str(WORKERS / "lab_training.py"))} | workers
+    lab = Worker(sys.executable, str(WORKERS / "lab_training.py"))
+    workers = {"lab": lab, LOW: lab._replace(precision="bfloat16")} | workers
     workers |= {Path(paths[0]).stem: peer_worker(*paths) for paths in args.peer}
     rows = [] if args.fresh else earlier_rows(args)
     for task, threads in product(args.tasks, args.threads):
@@ -138,8 +143,11 @@ def measure_rounds(
     with tempfile.TemporaryDirectory() as cache, cores(threads):
         variables = {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": cache}
         for seed, (name, worker) in product(range(args.rounds), workers.items()):
+            if name == LOW and TASKS[task]["algorithm"] not in IN_BFLOAT16:
+                continue
             times = {"warmup_s": args.warmup, "window_s": args.window}
             spec = TASKS[task] | times | {"threads": threads, "seed": seed, "compile": args.compile}
+            spec["precision"] = worker.precision
             result = run_json([worker.python, worker.script, json.dumps(spec)], **variables)
             row = {"task": task, "threads": threads, "round": seed} | result | {"library": name, "commit": git_commit()}
             speed = f"{row['env_steps_per_s']:,.0f} env steps/s on {row['cores_used']:.2f} cores"
@@ -168,8 +176,12 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     table = []
     for (task, threads, library), group in groups.items():
         speeds = [row["env_steps_per_s"] for row in group]
-        ours = [row["env_steps_per_s"] for row in groups[task, threads, "lab"]]
-        ratios = [] if library == "lab" else [lab / peer for lab, peer in zip(ours, speeds, strict=True)]
+        ratios, low_ratios = (
+            [ours["env_steps_per_s"] / peer for ours, peer in zip(groups.get((task, threads, lab), []), speeds)]
+            for lab in ("lab", LOW)
+        )
+        if library in ("lab", LOW):
+            ratios = low_ratios = []
         goal, of_threads = GOALS.get((TASKS[task]["algorithm"], library), (None, set()))
         table.append(
             {
@@ -182,6 +194,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "compile s": " ".join(f"{row['compile_s']:.1f}" for row in group),
                 "lab is faster by": f"{median(ratios):.2f}x" if ratios else "-",
                 "in each round": " ".join(f"{ratio:.2f}" for ratio in ratios) or "-",
+                "in bfloat16": f"{median(low_ratios):.2f}x" if low_ratios else "-",
                 "goal": f"{goal}x" if threads in of_threads else "-",
             }
         )

@@ -57,6 +57,7 @@ class Task:
     eval_episodes: int = 10  # of a point
     published: tuple[Published, ...] = ()
     is_beside_random: bool = False  # where nobody reports anything: what random actions bring
+    teacher: str | None = None  # the experiment whose run of the same seed teaches
 
 
 def call(main: Callable[[], None]) -> None:
@@ -195,6 +196,8 @@ def train(directory: Path, experiment: str, seed: int, task: Task, args: argpars
             f"training.eval_frequency={task.eval_frequency}",
             f"training.num_eval_episodes={task.eval_episodes}",
         ]
+    if task.teacher is not None:
+        options += [f"training.teacher.run={run_directory(task.teacher, seed, args.name)}"]
     command = [*LAB, "train", f"+experiment={experiment}", *options, *args.overrides, "--run-dir", str(directory)]
     directory.parent.mkdir(parents=True, exist_ok=True)
     log = directory.with_suffix(".log")

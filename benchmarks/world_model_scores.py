@@ -1,4 +1,4 @@
-"""Scores of Dreamer, PlaNet and TD-MPC with the committed experiment files, beside what others report.
+"""Scores of Dreamer, PlaNet, TD-MPC and World Models with the committed experiment files, beside what others report.
 
 Trains by `lab train`, evaluates by `lab evaluate` on fresh episodes, and writes every seed, the bad ones too, to
 `results/world_model_scores.csv`, the learning curves to `world_model_scores_curves.csv` and `.png`. Interrupt it when
@@ -33,6 +33,8 @@ TASKS = {
         published=points(V3, {12_500: 111, 25_000: 290, 37_500: 408, 50_000: 518, 75_000: 742, 100_000: 824}),
     ),
     "planet_cartpole": Task(target=475.0, eval_frequency=2_000, eval_episodes=5),
+    "world_models_cartpole": Task(target=475.0),
+    "world_models_cartpole_dream": Task(target=475.0),
     "tdmpc2_cartpole": Task(target=475.0, eval_frequency=1_000),
     "tdmpc_dmc_cartpole_swingup": Task(
         target=800.0, eval_frequency=1_250, published=points(TDMPC, {5_000: 574, 7_500: 825, 12_500: 859})

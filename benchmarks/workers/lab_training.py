@@ -24,6 +24,7 @@ def shared(task: Task) -> list[str]:
         f"experiment.seed={task.seed}",
         f"experiment.num_threads={task.threads}",
         f"experiment.compile={task.compile}",
+        f"experiment.precision={task.precision}",
         "experiment.device=cpu",
         f"environment.num_envs={task.num_envs}",
         "training.total_timesteps=1_000_000_000",

@@ -31,6 +31,7 @@ class Task:
     threads: int
     seed: int
     compile: str = "auto"  # how the lab runs its updates: auto, eager or compiled
+    precision: str = "float32"  # of matrix products in updates; the peers know no other
 
 
 def read_task() -> Task:

@@ -33,7 +33,7 @@ class LatentState(NamedTuple):
 
     def each(self, function: Callable[[Tensor], Tensor]) -> LatentState:
         """Return states with every tensor changed by a function."""
-        return self._replace(**{name: function(leaf) for name, leaf in self._asdict().items() if leaf is not None})
+        return LatentState(*(None if leaf is None else function(leaf) for leaf in self))
 
     def at(self, index: int | slice) -> LatentState:
         """Return the states at places of the first dimension."""
@@ -110,12 +110,12 @@ class LatentModel(nn.Module):
 
     def next(self, state: LatentState, action: Tensor) -> LatentState:
         """Return the states that follow actions [..., A]."""
-        return state._replace(z=self.dynamics(self.joint(state, action)))
+        return LatentState(self.dynamics(self.joint(state, action)), state.task, state.used)
 
     def step(self, state: LatentState, action: Tensor) -> tuple[Tensor, LatentState]:
         """Return the expected rewards [...] of actions in states, and the states that follow."""
         joint = self.joint(state, action)
-        return self.reward_head.mean(self.reward_head(joint)), state._replace(z=self.dynamics(joint))
+        return self.reward_head.mean(self.reward_head(joint)), LatentState(self.dynamics(joint), state.task, state.used)
 
     def imagine(self, start: LatentState, actions: Tensor) -> LatentState:
         """Return the states [H + 1, ...] that follow each other from states [...] by actions [H, ..., A]."""
@@ -123,7 +123,7 @@ class LatentModel(nn.Module):
         for action in actions.unbind():
             states.append(self.next(states[-1], action))
         many = start.each(lambda leaf: leaf.expand(len(states), *leaf.shape))  # a task stays what it is
-        return many._replace(z=torch.stack([state.z for state in states]))
+        return LatentState(torch.stack([state.z for state in states]), many.task, many.used)
 
     @staticmethod
     def features(state: LatentState) -> Tensor:

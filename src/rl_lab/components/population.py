@@ -90,12 +90,12 @@ class Trials:
         """Take vector steps [T, N]: rewards, where episodes ended, and which trials they were."""
         for reward, end, trial in zip(rewards, ended, trials, strict=True):
             self._running += reward
-            place = torch.where(end, trial, self.count)
+            place = trial.masked_fill(~end, self.count)
             self._returns.index_copy_(0, place, self._running)
             self._is_done.index_fill_(0, place, True)
             self._running *= ~end
-        self._returns[self.count] = 0.0
-        self._is_done[self.count] = False
+        self._returns[-1:].zero_()  # to assign a number would copy it from the host
+        self._is_done[-1:].zero_()
         self._is_given.copy_(self._is_done)
         self._is_given.index_fill_(0, self.current, True)  # those that got lost can be given again
 
