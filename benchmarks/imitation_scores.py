@@ -1,12 +1,13 @@
 """Scores of students beside their teachers: behaviour cloning, blind students, DAgger, experts into diffusion policies.
 
-Teachers are trained first, a run per seed; the student of a seed learns from the teacher of the same seed. Rows, curves
-and figure go to `results/imitation_scores.*`, those of teachers too. Interrupt it when you like: the same command goes on.
+Teachers are trained first, a run per seed; the student of a seed learns from the teacher of the same seed. Rows,
+curves and figure go to `results/imitation_scores.*`, those of teachers too. Interrupt it when you like: the same
+command goes on.
 
     python benchmarks/imitation_scores.py
     python benchmarks/imitation_scores.py --tasks distill_cartpole --seeds 1
 
-Env steps of a student are those of the mixture of teacher and student; what the teacher took to learn is in its own row.
+Env steps of a student are those of the mixture of teacher and student; what the teacher took is in its own row.
 """
 
 from __future__ import annotations

@@ -177,11 +177,9 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (task, threads, library), group in groups.items():
         speeds = [row["env_steps_per_s"] for row in group]
         ratios, low_ratios = (
-            [ours["env_steps_per_s"] / peer for ours, peer in zip(groups.get((task, threads, lab), []), speeds)]
+            [] if library in ("lab", LOW) else ratios_to(groups.get((task, threads, lab), []), speeds)
             for lab in ("lab", LOW)
         )
-        if library in ("lab", LOW):
-            ratios = low_ratios = []
         goal, of_threads = GOALS.get((TASKS[task]["algorithm"], library), (None, set()))
         table.append(
             {
@@ -199,6 +197,11 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return table
+
+
+def ratios_to(ours: list[dict[str, Any]], speeds: list[float]) -> list[float]:
+    """Return how much faster the lab was than a peer, round by round; nothing where it was not measured."""
+    return [row["env_steps_per_s"] / peer for row, peer in zip(ours, speeds, strict=bool(ours))]
 
 
 if __name__ == "__main__":
