@@ -5,6 +5,9 @@ sampling the batch (16 sequences of 64 steps and the one before) and writing ref
 same batches and noise: `difference` is the largest relative one of the first update's losses to those of eager
 float32.
 
+A fifth field of a case is the number of agents that are trained as one (`experiment.num_seeds`), each with a batch of
+its own; `times_one` is then how many times the milliseconds of one agent an update takes.
+
 KERNELS=FILE in the environment writes the last update's kernels there, with their microseconds.
 
     python benchmarks/world_model_gpu.py [--cases dreamer_v3:1m:captured:tf32 ...] [--out results/world_model_gpu.json]
@@ -47,9 +50,12 @@ CASES = (
     "dreamer_v3:12m:captured:float32",
     "dreamer_v3:12m:captured:tf32",
     "dreamer_v3:12m:captured:bfloat16",
+    "dreamer_v3:1m:captured:bfloat16:8",
+    "dreamer_v3:12m:captured:bfloat16:8",
     "dreamer_v3_2023:-:captured:tf32",
     "planet:-:captured:tf32",
 )
+ALIKE = ("preset", "size", "way", "precision")
 PHASE = Phase("train", "online", (HookCall("collect"), HookCall("update_agent")), "steps", 1)
 NUM_ENVS, COLLECTED, ROUNDS = 16, 200, 5
 
@@ -57,7 +63,7 @@ NUM_ENVS, COLLECTED, ROUNDS = 16, 200, 5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), help="preset:size:way:precision")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), help="preset:size:way:precision[:agents]")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
     parser.add_argument("--out", type=Path, default=RESULTS / "world_model_gpu.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -88,17 +94,22 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         if kind:
             pairs = [(row["losses"][name], value) for name, value in kind[0]["losses"].items()]
             row["difference"] = max(abs(mine - theirs) / max(1e-3, abs(theirs)) for mine, theirs in pairs)
+        one = [other for other in rows if other["agents"] == 1 and all(row[key] == other[key] for key in ALIKE)]
+        if row["agents"] > 1 and one:
+            row["times_one"] = round(row["update_ms"] / one[0]["update_ms"], 2)
     path.write_text(json.dumps({**provenance(), "gpu": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
 
 
 def is_alike(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return (row["preset"], row["size"]) == (other["preset"], other["size"])
+    """Return whether two rows are of the same losses."""
+    return all(row[key] == other[key] for key in ("preset", "size", "agents"))
 
 
 def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
     """Return the row of one case."""
-    preset, size, way, precision = case.split(":")
-    agent = Agent(preset, size, way, precision, device)
+    preset, size, way, precision, *agents = case.split(":")
+    num_seeds = int(agents[0]) if agents else 1
+    agent = Agent(preset, size, way, precision, device, num_seeds)
     losses = {name: float(value) for name, value in agent.update().items() if name.endswith("loss")}
     first_s = time.perf_counter() - STARTED
     for _ in range(5):
@@ -113,6 +124,7 @@ def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
         "size": size,
         "way": way,
         "precision": precision,
+        "agents": num_seeds,
         "update_ms": round(update_ms, 2),
         "kernels": kernels,
         "kernel_ms": round(kernel_ms, 2),
@@ -129,7 +141,7 @@ def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
 class Agent:
     """A workflow with a filled buffer."""
 
-    def __init__(self, preset: str, size: str, way: str, precision: str, device: str) -> None:
+    def __init__(self, preset: str, size: str, way: str, precision: str, device: str, num_seeds: int) -> None:
         options = [
             f"+preset={preset}",
             "+environment=tensor_pendulum",
@@ -139,6 +151,7 @@ class Agent:
             f"experiment.device={device}",
             f"experiment.compile={way}",
             f"experiment.precision={precision}",
+            f"experiment.num_seeds={num_seeds}",
             "experiment.deterministic=false",
             "buffers.replay.capacity=20_000",
         ]
@@ -146,11 +159,12 @@ class Agent:
             options.append(f"+model_size={size}")
         parts = assemble(compose(options), Targets(AllowList()))
         self.workflow, self.buffer = parts.workflow, parts.context.buffers["replay"]
-        collector = Collector(parts.env, 0, lambda name: nullcontext())
+        collector = Collector(parts.env, 0, lambda name: nullcontext(), num_seeds=num_seeds)
         found = collector.collect(self.workflow, COLLECTED, env_steps=0, should_stop=lambda: False)
         self.buffer.add(found.trajectory)
-        self.obs, self.is_first = torch.randn(NUM_ENVS, 3, device=device), torch.zeros(NUM_ENVS, device=device).bool()
-        self.carry = self.workflow.initial_carry(NUM_ENVS)
+        count = NUM_ENVS * num_seeds
+        self.obs, self.is_first = torch.randn(count, 3, device=device), torch.zeros(count, device=device).bool()
+        self.carry = self.workflow.initial_carry(count)
         hook = "update_agent" if "update_agent" in self.workflow.hooks() else "update_world_model"
         self._hook = getattr(self.workflow, hook)
         seed_everything(1)

@@ -10,13 +10,14 @@ from torch import nn
 
 from rl_lab.components.learner import AdamSlot, Learner, adam_step, descend_as_one, frozen_copy, polyak, trained
 from rl_lab.core import Optimizers
+from rl_lab.core.seeds import Seeds
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.static_step import StaticSteps
 
 
 def make_learner(module, factory=None, **options):
     optimizers = Optimizers({} if factory is None else {"net": factory})
-    context = SimpleNamespace(optimizers=optimizers, device=torch.device("cpu"))
+    context = SimpleNamespace(optimizers=optimizers, device=torch.device("cpu"), seeds=Seeds())
     return Learner(context, "net", module.parameters(), **options)
 
 
@@ -151,7 +152,7 @@ def test_a_captured_step_follows_the_rate():
     torch.manual_seed(0)
     net, x = nn.Linear(4, 2).cuda(), torch.randn(8, 4, device="cuda")
     other, factory = copy.deepcopy(net), partial(torch.optim.Adam, lr=0.1, fused=True)
-    context = SimpleNamespace(optimizers=Optimizers({"net": factory}), device=torch.device("cuda"))
+    context = SimpleNamespace(optimizers=Optimizers({"net": factory}), device=torch.device("cuda"), seeds=Seeds())
     learner, optimizer = Learner(context, "net", net.parameters()), factory(other.parameters())
     descend = StaticSteps("captured")(lambda x: learner.descend(net(x).square().mean()))
     for rate in (0.1, 0.09, 0.08, 0.07, 0.06, 0.0, 0.2):  # the first three are not captured

@@ -223,19 +223,19 @@ class SequenceBuffer(Buffer):
 
     def _add(self, trajectory: Trajectory) -> None:
         arrivals = self._stream.take(trajectory)
-        ended = arrivals.ended
-        offsets = (1 + ended.long()).cumsum(0)
-        numbers = torch.from_numpy(self._starts.totals).to(self._home) + offsets - 1  # of each step's newest row
+        ended, before = arrivals.ended, self._starts.totals
+        ends = ended.cpu().numpy()  # the only wait for the device
+        newest = before + (1 + ends.astype(np.int64)).cumsum(0) - 1  # of each step's rows
+        numbers = torch.from_numpy(newest).to(self._home)
         lanes = torch.arange(self._lanes, device=self._home).expand_as(numbers)
         index = (numbers - ended.long()) % self._length * self._lanes + lanes
         self._put(tree_map(lambda leaf: leaf.flatten(0, 1), arrivals.rows), index.flatten())
-        if ended.any():
+        if ends.any():
             index = numbers % self._length * self._lanes + lanes
             self._put(tree_map(lambda leaf: leaf[ended], arrivals.last), index[ended])
-        before = self._starts.totals
-        self._starts.extend(arrivals.rows["is_first"], ended)
+        self._starts.extend(arrivals.rows["is_first"], ends)
         if self._fresh is not None:
-            self._queue_fresh(before, numbers.cpu().numpy())
+            self._queue_fresh(before, newest)
 
     def _put(self, rows: Mapping[str, Any], index: Tensor) -> None:
         for name, keys in self._split(rows).items():

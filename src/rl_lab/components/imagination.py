@@ -82,6 +82,10 @@ class Imagination:
         visited = (torch.cat([first.unsqueeze(0), later]) for first, later in zip(start, (deter, stoch), strict=True))
         return Dream(self._rssm.features(Latent(*visited)), actions)
 
+    def from_batch(self, latents: Latent, horizon: int) -> Dream:
+        """Return what happens from all states [T, B, ...] of a batch."""
+        return self(Latent(*(leaf.detach().flatten(0, 1) for leaf in latents)), horizon)
+
 
 def outlook(
     dream: Dream, model: WorldModel, critic: ScalarHead, returns_of: ReturnComputer, *, gamma: float
@@ -109,5 +113,5 @@ def refreshed(batch: Batch, latents: Latent) -> dict[str, Tensor]:
     """Return the states [B, T, ...] before each row as an update saw them [T, B, ...]; those before the first stay."""
     if LATENT not in batch:
         return {}
-    new = {key: leaf.detach().transpose(0, 1)[:, :-1] for key, leaf in latents._asdict().items()}
-    return {key: torch.cat([batch[LATENT][key][:, :1], leaf], 1) for key, leaf in new.items()}
+    new = {key: leaf.detach().transpose(-2, -3)[..., :-1, :] for key, leaf in latents._asdict().items()}
+    return {key: torch.cat([batch[LATENT][key][..., :1, :], leaf], -2) for key, leaf in new.items()}

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from rl_lab.core.ranges import Natural, NonNegative, Positive
+from rl_lab.core.seeds import ONE_AGENT, Seeds
 
 Decay = Annotated[float, Interval(ge=0, lt=1)]
 Tensors = list[Tensor] | tuple[Tensor, ...]
@@ -34,6 +35,8 @@ class LaProp(torch.optim.Optimizer):
         agc: Longest gradient, as a share of its tensor's length; 0 leaves it free.
         pmin: Shortest length that a tensor is taken to have.
         warmup: Steps until the learning rate is reached; the first step has none of it.
+
+    The group's `num_seeds` says how many agents lie side by side in a tensor's first dimension; each is clipped alone.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class LaProp(torch.optim.Optimizer):
         pmin: Positive = 1e-3,
         warmup: Natural = 1000,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "agc": agc, "pmin": pmin, "warmup": warmup}
+        options = {"lr": lr, "betas": betas, "eps": eps, "agc": agc, "pmin": pmin, "warmup": warmup, "num_seeds": 1}
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -64,6 +67,8 @@ class LaProp(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         for parameter, state in self.state.items():
             state["step"] = state["step"].to(device=parameter.device, dtype=torch.float32)
+        for group in self.param_groups:
+            group.setdefault("num_seeds", 1)  # early checkpoints knew of one agent only
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -90,7 +95,7 @@ def laprop_step(
     squares, means, steps = ([state[key] for state in states] for key in ("square", "mean", "step"))
     torch._foreach_add_(steps, 1.0)
     step = steps[0]  # all of them are equal
-    clipped = clip_adaptively(parameters, gradients, options["agc"], options["pmin"])
+    clipped = clip_adaptively(parameters, gradients, options["agc"], options["pmin"], Seeds(options["num_seeds"]))
     torch._foreach_mul_(squares, beta2)
     torch._foreach_addcmul_(squares, clipped, clipped, 1.0 - beta2)
     roots = torch._foreach_sqrt(squares)
@@ -103,13 +108,15 @@ def laprop_step(
     torch._foreach_sub_(parameters, torch._foreach_mul(means, rate))
 
 
-def clip_adaptively(parameters: Tensors, gradients: Tensors, agc: float, pmin: float) -> Tensors:
+def clip_adaptively(
+    parameters: Tensors, gradients: Tensors, agc: float, pmin: float, seeds: Seeds = ONE_AGENT
+) -> Tensors:
     """Return gradients that are at most `agc` as long as their tensors, of which none counts as shorter than `pmin`."""
     if agc == 0.0:
         return gradients
-    limits = agc * torch.stack(torch._foreach_norm(parameters)).clamp(min=pmin)
-    excess = (torch.stack(torch._foreach_norm(gradients)) / limits).clamp(min=1.0)
-    return torch._foreach_mul(gradients, excess.reciprocal().unbind())
+    limits = agc * seeds.norms(parameters).clamp(min=pmin)
+    excess = (seeds.norms(gradients) / limits).clamp(min=1.0)
+    return seeds.scaled(gradients, excess.reciprocal().unbind())
 
 
 def _weight_so_far(beta: float, step: Tensor) -> Tensor:

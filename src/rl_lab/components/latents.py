@@ -127,7 +127,7 @@ class CategoricalLatent(LatentSpace):
 
     def _straight_through(self, belief: Tensor, scores: Tensor) -> Tensor:
         one_hot = F.one_hot(scores.argmax(-1), self.num_classes).to(belief.dtype)
-        if not (torch.is_grad_enabled() and belief.requires_grad):
+        if not torch.is_grad_enabled():
             return one_hot.flatten(-2)
         probs = belief.exp()
         return (one_hot + (probs - probs.detach())).flatten(-2)

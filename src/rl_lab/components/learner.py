@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from rl_lab.components.flat import bare_step
 from rl_lab.core import WorkflowContext
+from rl_lab.core.seeds import ONE_AGENT, Seeds
 
 M = TypeVar("M", bound=nn.Module)
 COMPILABLE = (torch.optim.Adam, torch.optim.AdamW)
@@ -51,7 +52,7 @@ class Learner:
         eps: float = 1e-8,
     ) -> None:
         self.parameters = list(parameters)
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm, self._seeds = max_grad_norm, context.seeds
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
         self.optimizer = context.optimizers.build(name, self.parameters, default=default)
         self.initial_rate = float(self.optimizer.param_groups[0]["lr"])  # what a schedule begins with
@@ -59,6 +60,8 @@ class Learner:
         for group in self.optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = context.device.type == "cuda"
+            if "num_seeds" in group:
+                group["num_seeds"] = context.seeds.num
         self._slots: list[AdamSlot] = []
         if isinstance(self.optimizer, COMPILABLE):
             self._make_state(self.optimizer)
@@ -66,14 +69,15 @@ class Learner:
             self.optimizer.register_load_state_dict_post_hook(self._bind)
 
     def descend(self, loss: Tensor) -> Tensor:
-        """Take one step down the gradient of `loss` and return the gradient's norm before clipping."""
-        return self.apply(torch.autograd.grad(loss, self.parameters))
+        """Take one step down the gradient of `loss` and return the gradient's norm before clipping; each [S] or []."""
+        return descend_together(loss, [self])[0]
 
     def apply(self, gradients: tuple[Tensor, ...]) -> Tensor:
         """Take one step down these gradients and return their norm before clipping."""
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        gradients = tuple(gradient.contiguous() for gradient in gradients)  # fused kernels take that for granted
+        norm = torch.linalg.vector_norm(self._seeds.norms(gradients), dim=0)
         if self._max_grad_norm is not None:
-            gradients = _shortened(gradients, norm, self._max_grad_norm)
+            gradients = _shortened(gradients, norm, self._max_grad_norm, self._seeds)
         if torch.compiler.is_compiling():
             with torch.no_grad():
                 adam_step(self._slots, gradients, self.optimizer.param_groups[0])
@@ -111,6 +115,7 @@ class Learner:
 def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
     """Let several learners take a step down one loss, with one pass backwards; return the norms of their gradients."""
     learners = list(learners)
+    loss = loss.sum() if loss.dim() else loss  # agents do not know of each other: their gradients lie side by side
     gradients = iter(torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters]))
     return [learner.apply(tuple(islice(gradients, len(learner.parameters)))) for learner in learners]
 
@@ -121,17 +126,17 @@ def descend_as_one(loss: Tensor, learners: Iterable[Learner], max_grad_norm: flo
     gradients = torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters])
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_grad_norm is not None:
-        gradients = _shortened(gradients, norm, max_grad_norm)
+        gradients = _shortened(gradients, norm, max_grad_norm, ONE_AGENT)
     left = iter(gradients)
     for learner in learners:
         learner.apply(tuple(islice(left, len(learner.parameters))))
     return norm
 
 
-def _shortened(gradients: tuple[Tensor, ...], norm: Tensor, longest: float) -> tuple[Tensor, ...]:
+def _shortened(gradients: tuple[Tensor, ...], norm: Tensor, longest: float, seeds: Seeds) -> tuple[Tensor, ...]:
     """Return gradients of this norm, scaled down where they are too long."""
     scale = (longest / (norm + 1e-6)).clamp(max=1.0)
-    return tuple(g * scale for g in gradients)
+    return tuple(seeds.scaled(gradients, [scale] * len(gradients)))
 
 
 def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: dict[str, Any]) -> None:

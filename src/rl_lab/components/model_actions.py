@@ -58,7 +58,7 @@ class ModelActions:
         """Draw actions [num_envs, A] uniformly; of choices those that `mask` [num_envs, choices] allows."""
         parts = []
         if self.num_numbers:
-            parts.append(torch.empty(num_envs, self.num_numbers, device=device).uniform_(-1.0, 1.0))
+            parts.append(2.0 * torch.rand(num_envs, self.num_numbers, device=device) - 1.0)
         if self.nvec:
             scores = masked_logits(torch.zeros(num_envs, self.num_choices, device=device), mask)
             parts.append(one_hots(gumbel_perturbed(scores), self.nvec))

@@ -31,8 +31,8 @@ class ReturnScale(nn.Module):
     def forward(self, returns: Tensor) -> tuple[Tensor, Tensor]:
         """Take a batch of returns into account; return offset and scale."""
         ordered = returns.detach().flatten().float().sort().values
-        self.low.lerp_(quantile(ordered, LOW), self.rate)
-        self.high.lerp_(quantile(ordered, HIGH), self.rate)
+        self.low.copy_(torch.lerp(self.low, quantile(ordered, LOW), self.rate))
+        self.high.copy_(torch.lerp(self.high, quantile(ordered, HIGH), self.rate))
         return self.low.clone(), (self.high - self.low).clamp(min=self.limit)
 
 

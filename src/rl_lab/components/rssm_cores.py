@@ -17,6 +17,7 @@ from rl_lab.components.layers import BlockLinear, LayerStyle, dense, initialize,
 from rl_lab.components.mlp import activation_module
 from rl_lab.components.precision import may_be_low
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.core.seeds import is_batched
 
 CoreKind = Literal["gru", "layer_norm_gru", "block_gru"]
 KINDS = ("gru", "layer_norm_gru", "block_gru")
@@ -92,11 +93,11 @@ class GRUCore(DenseCore):
     def forward(self, deter: Tensor, stoch: Tensor, embedded: Tensor) -> Tensor:
         """Return the next state."""
         x = self.input(embedded, stoch)
-        if not may_be_low(x.device):
-            return self.cell(x, deter)
-        return self._with_low_products(x, deter)  # torch's cell would make the state low, not only the products
+        if may_be_low(x.device) or is_batched():
+            return self._by_formula(x, deter)
+        return self.cell(x, deter)  # which would make the state low, not only the products, and knows one agent only
 
-    def _with_low_products(self, x: Tensor, deter: Tensor) -> Tensor:
+    def _by_formula(self, x: Tensor, deter: Tensor) -> Tensor:
         """Return `u h + (1 - u) tanh(n + r m)`, where only the products that make `r`, `u`, `n` and `m` are low."""
         cell = self.cell
         reset, update, new = F.linear(x, cell.weight_ih, cell.bias_ih).float().chunk(3, -1)

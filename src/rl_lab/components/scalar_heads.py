@@ -124,3 +124,16 @@ def make_bins(kind: ScalarKind, num_bins: int, limit: float) -> Tensor:
     below = torch.linspace(-limit, 0.0, num_bins // 2 + 1, dtype=torch.float64)
     below = (symexp(below) if kind == "symexp_two_hot" else below).float()
     return torch.cat([below, -below[:-1].flip(0)])
+
+
+def value_loss(
+    critic: ScalarHead, slow: ScalarHead, features: Tensor, returns: Tensor, weights: Tensor, *, slow_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of a critic towards returns and, a little, towards the slow critic; and the critic's values."""
+    outputs = critic(features)
+    losses = critic.losses(outputs, returns.detach())
+    if slow_weight > 0.0:
+        with torch.no_grad():
+            expected = slow.mean(slow(features))
+        losses = losses + slow_weight * critic.losses(outputs, expected)
+    return (weights * losses).mean(), critic.mean(outputs.detach())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import islice
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.func import functional_call
 from rl_lab.components.layers import BlockLinear
 from rl_lab.components.precision import lower_precision, precision_now
 from rl_lab.core.context import as_it_is
+from rl_lab.core.seeds import is_batched
 
 Tensors = tuple[Tensor, ...]
 Fuse = Callable[[Any], Any]  # makes few kernels of a function of fixed shapes, or leaves it as it is
@@ -54,15 +56,23 @@ class Scan:
         factors = factors_of_products(step, step.heads)
         self._is_cast = [name in factors for name in self._names]
         self._is_learned = [id(parameter) in wanted for parameter in step.parameters()]
-        self.run: Run = fuse(self._run)  # on the rows of a step
-        self.run_all: Run = fuse(self._run)  # on those of all steps: other shapes, another kernel
+        self.newest: Any = None  # what the newest run must tell the way back
+        self.is_batched = False  # over agents: a dimension before that of rows
+        self._use(self._run, fuse)
+        self._over_agents = copy(self)
+        self._over_agents.is_batched = True
+        self._over_agents._use(torch.vmap(self._run), fuse)
+
+    def _use(self, run: Run, fuse: Fuse) -> None:
+        self.run: Run = fuse(run)  # on the rows of a step
+        self.run_all: Run = fuse(run)  # on those of all steps: other shapes, another kernel
 
     def _run(self, parameters: Tensors, carry: Tensors, inputs: Tensors) -> Tensors:
         return functional_call(self.step, dict(zip(self._names, parameters, strict=True)), (carry, inputs))
 
     def __call__(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the outputs [T, B, ...] of inputs [T, B, ...] from a first carry [B, ...]."""
-        if torch.is_grad_enabled() and carry[0].is_cuda:
+        if carry[0].is_cuda and (torch.is_grad_enabled() or is_batched()):
             return self.at_once(carry, inputs)
         return self.step_by_step(carry, inputs)  # on a CPU it is the arithmetic that counts, and this is the least
 
@@ -76,13 +86,18 @@ class Scan:
 
     def at_once(self, carry: Tensors, inputs: Tensors) -> Tensors:
         """Return the outputs; gradients of parameters and inputs are computed for all steps at once."""
-        return _Scan.apply(self, len(carry), len(inputs), *carry, *inputs, *self._parameters())
+        records = torch.is_grad_enabled()
+        return _Scan.apply(self, records, len(carry), len(inputs), *carry, *inputs, *self._parameters())
+
+    def over_agents(self) -> Scan:
+        """Return what does the same for several agents at once."""
+        return self._over_agents
 
     def recorded(self, carry: Tensors, inputs: Tensors, parameters: Tensors) -> list[tuple[Tensors, Tensors]]:
         """Return carry and outputs of every step, each of which knows the way back to its carry and no further."""
         parameters, tape = self._cast(parameters), []
         for given in zip(*(leaf.unbind() for leaf in inputs), strict=True):
-            held = tuple(leaf.detach().requires_grad_() for leaf in carry)
+            held = tuple(leaf.detach().requires_grad_(torch.is_grad_enabled()) for leaf in carry)
             tape.append((held, self.run(parameters, held, given)))
             carry = tape[-1][1][: len(held)]
         return tape
@@ -103,15 +118,43 @@ class _Scan(torch.autograd.Function):
     """The loop, and the way back through it."""
 
     @staticmethod
-    def forward(ctx: Any, scan: Scan, num_carry: int, num_inputs: int, *tensors: Tensor) -> Tensors:
+    def forward(scan: Scan, records: bool, num_carry: int, num_inputs: int, *tensors: Tensor) -> Tensors:
         remaining = iter([tensor.detach() for tensor in tensors])
         carry, inputs = tuple(islice(remaining, num_carry)), tuple(islice(remaining, num_inputs))
         parameters = tuple(remaining)
-        with torch.enable_grad():
+        with torch.set_grad_enabled(records):
             tape = scan.recorded(carry, inputs, parameters)
-        ctx.scan, ctx.tape, ctx.inputs, ctx.parameters = scan, tape, inputs, parameters
-        ctx.precision = precision_now(inputs[0].device)
+        scan.newest = tape, inputs, parameters
         return _stacked([outputs for _, outputs in tape])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        """Keep what the way back needs."""
+        ctx.scan = inputs[0]
+        ctx.tape, ctx.inputs, ctx.parameters = ctx.scan.newest
+        ctx.precision = precision_now(ctx.inputs[0].device)
+        ctx.scan.newest = None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        scan: Scan,
+        records: bool,
+        num_carry: int,
+        num_inputs: int,
+        *tensors: Tensor,
+    ) -> tuple[Tensors, tuple[int, ...]]:
+        """Do it for several agents at once: the dimension of agents lies before that of rows."""
+        moved = []
+        for index, (tensor, dim) in enumerate(zip(tensors, in_dims[4:], strict=True)):
+            place = 1 if num_carry <= index < num_carry + num_inputs else 0  # inputs begin with time
+            shape = list(tensor.shape)
+            shape.insert(place, info.batch_size)
+            tensor = tensor.unsqueeze(place).expand(shape) if dim is None else tensor.movedim(dim, place)
+            moved.append(tensor.contiguous() if index < num_carry else tensor)  # a first carry like all others
+        outputs = _Scan.apply(scan.over_agents(), records, num_carry, num_inputs, *moved)
+        return outputs, (1,) * len(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -130,7 +173,7 @@ class _Scan(torch.autograd.Function):
             )
         others = _gradients_of_all(ctx, _stacked([carry for carry, _ in tape]), _stacked(of_steps))
         del ctx.tape
-        return None, None, None, *flowing, *others
+        return None, None, None, None, *flowing, *others
 
 
 def _gradients_of_all(ctx: Any, carries: Tensors, wanted: Tensors) -> list[Tensor | None]:
@@ -138,18 +181,20 @@ def _gradients_of_all(ctx: Any, carries: Tensors, wanted: Tensors) -> list[Tenso
     needed = ctx.needs_input_grad[-len(ctx.inputs) - len(ctx.parameters) :]
     if not any(needed):
         return [None] * len(needed)
-    given = (*_flat(ctx.inputs), *ctx.parameters)
+    joined = _joined_agents if ctx.scan.is_batched else _joined
+    given = (*map(joined, ctx.inputs), *ctx.parameters)
     leaves = tuple(tensor.detach().requires_grad_(needs) for tensor, needs in zip(given, needed, strict=True))
     inputs, parameters = leaves[: len(ctx.inputs)], leaves[len(ctx.inputs) :]
     with torch.enable_grad(), ctx.precision():
-        outputs = ctx.scan.run_all(parameters, _flat(carries), inputs)
-    found = iter(_gradients(outputs, tuple(leaf for leaf in leaves if leaf.requires_grad), _flat(wanted)))
+        outputs = ctx.scan.run_all(parameters, tuple(map(joined, carries)), inputs)
+    sources = tuple(leaf for leaf in leaves if leaf.requires_grad)
+    found = iter(_gradients(outputs, sources, tuple(map(joined, wanted))))
     gradients = [next(found) if needs else None for needs in needed]
-    shaped = zip(gradients, ctx.inputs, strict=False)
-    return [
-        *(None if gradient is None else gradient.view_as(like) for gradient, like in shaped),
-        *gradients[len(inputs) :],
+    of_inputs = [
+        None if gradient is None else _parted(gradient, like, is_batched=ctx.scan.is_batched)
+        for gradient, like in zip(gradients, ctx.inputs, strict=False)
     ]
+    return [*of_inputs, *gradients[len(inputs) :]]
 
 
 def _gradients(outputs: Tensors, sources: Tensors, wanted: Tensors) -> tuple[Tensor | None, ...]:
@@ -162,9 +207,19 @@ def _stacked(steps: Sequence[Tensors]) -> Tensors:
     return tuple(torch.stack(leaves) for leaves in zip(*steps, strict=True))
 
 
-def _flat(leaves: Tensors) -> Tensors:
+def _joined(leaf: Tensor) -> Tensor:
     """Return [T B, ...] of [T, B, ...]."""
-    return tuple(leaf.flatten(0, 1) for leaf in leaves)
+    return leaf.flatten(0, 1)
+
+
+def _joined_agents(leaf: Tensor) -> Tensor:
+    """Return [S, T B, ...] of [T, S, B, ...]."""
+    return leaf.transpose(0, 1).flatten(1, 2)
+
+
+def _parted(leaf: Tensor, like: Tensor, *, is_batched: bool) -> Tensor:
+    """Return what was joined in the shape that it had."""
+    return leaf.unflatten(1, (like.shape[0], like.shape[2])).transpose(0, 1) if is_batched else leaf.view_as(like)
 
 
 def factors_of_products(module: nn.Module, heads: Sequence[nn.Module] = ()) -> set[str]:

@@ -20,6 +20,7 @@ from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.core import Actions, Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
 from rl_lab.core.context import as_it_is
+from rl_lab.core.seeds import ONE_AGENT, Seeds
 
 KL_FORMS = ("mean", "balanced", "separate")
 LATENT = "latent"  # what act records of the state beside an action
@@ -67,7 +68,7 @@ class WorldLoss(NamedTuple):
     @property
     def total(self) -> Tensor:
         """Return the sum of the terms."""
-        return torch.stack(list(self.terms.values())).sum()
+        return torch.stack(list(self.terms.values())).sum(0)
 
     @property
     def named(self) -> dict[str, Tensor]:
@@ -113,7 +114,7 @@ class WorldModel(nn.Module):
         self.cont_target = 1.0 if discount_horizon is None else 1.0 - 1.0 / discount_horizon
         self.folds_discount = discount_horizon is not None
 
-    def bind(self, spec: EnvSpec, workflow: str, fuse: Fuse = as_it_is) -> None:
+    def bind(self, spec: EnvSpec, workflow: str, fuse: Fuse = as_it_is, seeds: Seeds = ONE_AGENT) -> None:
         """Make the layers for an environment; `workflow` is who asks, for errors, `fuse` makes kernels of parts."""
         self.action_code = ModelActions(spec, workflow)
         self.encoder.bind(spec.observation)
@@ -122,7 +123,7 @@ class WorldModel(nn.Module):
         self.reward_head.bind(self.feature_dim)
         if self.cont_head is not None:
             self.cont_head.bind(self.feature_dim)
-        self._explain = fuse(self._explained)
+        self._observe, self._explain = seeds(self, self.observe), seeds(self, self._explained, fuse)
 
     @property
     def action_dim(self) -> int:
@@ -160,8 +161,8 @@ class WorldModel(nn.Module):
         return Latent(rows[LATENT]["deter"][0], rows[LATENT]["stoch"][0])
 
     def losses(self, batch: Batch) -> WorldLoss:
-        """Return the losses of a batch [B, T, ...]; gradients flow through all of the model."""
-        observed = self.observe(batch)
+        """Return the losses of a batch [B, T, ...], or of one for each agent; gradients flow through all of a model."""
+        observed = self._observe(batch)
         seen = (batch[key] for key in ("observations", "rewards", "is_terminal"))
         terms, features, metrics = self._explain(observed, *seen)
         return WorldLoss(terms, observed, features, metrics)

@@ -12,6 +12,7 @@ from rl_lab.config.validate import read_phases
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
 from rl_lab.core.phase import COLLECT, Phase
 from rl_lab.core.seeding import RngStreams
+from rl_lab.core.seeds import Seeds
 from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
 from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.static_step import StaticSteps
@@ -25,9 +26,13 @@ def bind(
     num_envs: int,
     device: torch.device,
     static: StaticSteps,
+    agent: int = 0,
 ) -> tuple[WorkflowContext, Workflow]:
-    """Build components, buffers and workflow for an environment of this spec, and bring them together."""
-    rng, phases = RngStreams(config["experiment"]["seed"]), read_phases(config, targets)
+    """Build components, buffers and workflow for an environment of this spec, and bring them together.
+
+    `agent` is its number where several are trained as one; `num_envs` are its own environments.
+    """
+    rng, phases = RngStreams(config["experiment"]["seed"] + agent), read_phases(config, targets)
     with device:
         context = WorkflowContext(
             config=config,
@@ -41,6 +46,7 @@ def bind(
             rng=rng,
             static=static,
             fuse=static.fuse,
+            seeds=Seeds(config["experiment"]["num_seeds"]),
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)

@@ -7,7 +7,8 @@ from functools import partial
 
 from omegaconf import DictConfig
 
-from rl_lab.config.binding import bind, dims
+from rl_lab.config.agents import bind_agents, of_all_agents, reject_seeds
+from rl_lab.config.binding import dims
 from rl_lab.config.compose import resolve
 from rl_lab.config.device import autocast, prepare_torch
 from rl_lab.config.execution import (
@@ -59,11 +60,12 @@ def assemble(composed: DictConfig, targets: Targets, *, with_teacher: bool = Tru
     What is only evaluated needs no teacher, though it had one.
     """
     known = validate(resolve(composed), targets)
+    reject_seeds(known, targets)
     found = find_teacher(known) if with_teacher else None
     composed = composed if found is None else found.pinned(composed)
     device = prepare_torch(known["experiment"])
     seed_everything(RngStreams(known["experiment"]["seed"]).seed("global"))
-    env: VectorEnv = targets.instantiate("environment", known["environment"], device=device)
+    env: VectorEnv = targets.instantiate("environment", of_all_agents(known), device=device)
     spec = seen_by_student(known, env.spec)
     config = freeze(validate(resolve(composed, dims(spec)), targets))
     phases = read_phases(config, targets)
@@ -72,7 +74,7 @@ def assemble(composed: DictConfig, targets: Targets, *, with_teacher: bool = Tru
         may_fall_back=is_auto,
         autocast=autocast(config["experiment"]["precision"], device),
     )
-    context, workflow = bind(config, targets, spec=spec, num_envs=env.num_envs, device=device, static=static)
+    context, workflow = bind_agents(config, targets, spec=spec, num_envs=env.num_envs, device=device, static=static)
     for declared in (context.components, context.controllers, context.optimizers):
         declared.reject_unused()
     settle_execution(static, config, phases, device)
@@ -106,7 +108,13 @@ def build(parts: Parts, run: RunDirectory, *, quiet: bool = False) -> Orchestrat
         workflow=parts.workflow,
         context=context,
         scheduler=PhaseScheduler(phases, training["total_timesteps"], context.counters),
-        collector=Collector(parts.env, context.rng.seed("collect"), tracker.timer, overlap=training["overlap"]),
+        collector=Collector(
+            parts.env,
+            context.rng.seed("collect"),
+            tracker.timer,
+            overlap=training["overlap"],
+            num_seeds=context.seeds.num,
+        ),
         evaluator=build_evaluator(parts, training["num_eval_episodes"], explore=training["eval_explore"]),
         tracker=tracker,
         checkpoints=CheckpointStore(run.checkpoints, training["keep_last"], training["keep_best"]),
@@ -147,6 +155,6 @@ def _reject_overlap(phases: tuple[Phase, ...], context: WorkflowContext) -> None
 def build_evaluator(parts: Parts, num_episodes: int, *, explore: bool) -> Evaluator:
     """Return an evaluator with environments of its own."""
     num_envs = min(parts.config["training"]["eval_num_envs"], num_episodes)
-    node = {**parts.config["environment"], "num_envs": num_envs}
-    env = parts.targets.instantiate("environment", node, device=parts.context.device)
-    return Evaluator(env, num_episodes, parts.context.rng, explore=explore)
+    node, context = of_all_agents(parts.config, num_envs), parts.context
+    env = parts.targets.instantiate("environment", node, device=context.device)
+    return Evaluator(env, num_episodes, context.rng, explore=explore, num_seeds=context.seeds.num)

@@ -29,6 +29,11 @@ class ExperimentConfig(Block):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the run and of its directory.")
     seed: int = Field(default=1, ge=0, description="Root of every random stream; a comma list runs one after another.")
+    num_seeds: Count = Field(
+        default=1,
+        description="Agents that are trained as one, with seeds `seed`, `seed + 1` and so on, each in `num_envs` "
+        "environments of its own (Dreamer); all counts of env steps are of each of them.",
+    )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",

@@ -12,6 +12,7 @@ from torch import nn
 from rl_lab.core.buffer import Buffer
 from rl_lab.core.errors import ConfigError, unknown_name
 from rl_lab.core.seeding import RngStreams
+from rl_lab.core.seeds import Seeds
 from rl_lab.core.spaces import EnvSpec
 
 T = TypeVar("T")
@@ -133,3 +134,4 @@ class WorkflowContext:
     counters: Counters = field(default_factory=Counters)
     static: Callable[[F], F] = as_it_is  # wraps functions of fixed shapes, so that they can be compiled or captured
     fuse: Callable[[F], F] = as_it_is  # wraps parts of such functions that are compiled apart: the steps of long loops
+    seeds: Seeds = field(default_factory=Seeds)  # how many agents are trained as one

@@ -34,7 +34,7 @@ class HookInfo(NamedTuple):
 class CollectResult:
     """What collecting brought."""
 
-    steps: int  # env steps: vector steps times num_envs
+    steps: int  # env steps of each agent: vector steps times its environments
     vector_steps: int = 1
     trajectory: Trajectory | None = None  # None: nothing for the buffer
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class BehaviourPolicy(Protocol):
 class Workflow(nn.Module):
     """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
 
+    batches_seeds = False  # whether it can train several agents as one (`context.seeds`)
     imitates = False  # whether it learns what to do from `actions`: beside a teacher these are then the teacher's
 
     @abstractmethod

@@ -61,7 +61,9 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 def gumbel_perturbed(logits: Tensor) -> Tensor:
     """Return logits plus Gumbel noise: its argmax is a sample of the softmax (`-log` of an exponential is Gumbel)."""
-    return logits - torch.empty_like(logits).exponential_().clamp_min_(MIN_NOISE).log_()
+    several = torch._C._are_functorch_transforms_active()  # each of them needs numbers of its own to draw over
+    drawn = (torch.rand_like if several else torch.empty_like)(logits).exponential_()
+    return logits - drawn.clamp_min_(MIN_NOISE).log_()
 
 
 class Categorical(Distribution):

@@ -99,7 +99,7 @@ class OneHot(WorldDistribution):
         """Return the one-hot of the largest score; its gradient is that of the probabilities."""
         choices = torch.arange(scores.shape[-1], device=scores.device)
         one_hot = (choices == scores.argmax(-1, keepdim=True)).to(self.log_probs.dtype)
-        if not (torch.is_grad_enabled() and self.log_probs.requires_grad):
+        if not torch.is_grad_enabled():
             return one_hot
         probs = self.log_probs.exp()
         return one_hot + (probs - probs.detach())

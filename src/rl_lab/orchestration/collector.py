@@ -25,8 +25,8 @@ from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_leaves, tree_map, tree_stack
 from rl_lab.core.workflow import Actions, BehaviourPolicy, CollectResult, Extras
 from rl_lab.orchestration.blame import Blame, ShapeCheck
-from rl_lab.orchestration.episodes import EpisodeStatistics
 from rl_lab.orchestration.overlap import BackgroundEnv
+from rl_lab.orchestration.per_seed import episode_statistics
 
 Overlap = Literal["strict"]
 Timer = Callable[[str], Any]  # Tracker.timer
@@ -38,12 +38,15 @@ RECORDED = frozenset(
 class Collector:
     """Owns the training environments and all that lives between two of their steps."""
 
-    def __init__(self, env: VectorEnv, seed: int, timer: Timer, *, overlap: Overlap | None = None) -> None:
+    def __init__(
+        self, env: VectorEnv, seed: int, timer: Timer, *, overlap: Overlap | None = None, num_seeds: int = 1
+    ) -> None:
         self._background = None if overlap is None else BackgroundEnv(env)
         self.env = env if self._background is None else self._background
         self._seed = seed
         self._timer = timer
-        self._episodes = EpisodeStatistics(env.num_envs, env.device)
+        self.steps_at_once = env.num_envs // num_seeds  # env steps of each agent in one step of all environments
+        self._episodes = episode_statistics(num_seeds, env.num_envs)
         self._obs: Any = None  # None until the first step, so that a restore does not reset for nothing
         self._is_first = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         self._carry: Any = None
@@ -55,7 +58,7 @@ class Collector:
     def collect(
         self, workflow: BehaviourPolicy, vector_steps: int, *, env_steps: int, should_stop: Callable[[], bool]
     ) -> CollectResult:
-        """Take `vector_steps` steps, fewer when asked to stop in between; `env_steps` is the count so far."""
+        """Take `vector_steps` steps, fewer when asked to stop in between; each agent has taken `env_steps` so far."""
         if self._obs is None:
             with self._blame:
                 self._obs = self.env.reset(self._seed)
@@ -64,7 +67,7 @@ class Collector:
         rows: list[Trajectory] = []
         try:
             for index in range(vector_steps):
-                rows.append(self._step(workflow, env_steps + index * self.env.num_envs))
+                rows.append(self._step(workflow, env_steps + index * self.steps_at_once))
                 if should_stop():
                     break
         except EnvironmentFault:
@@ -73,8 +76,9 @@ class Collector:
         trajectory = _stacked(rows)
         self._reject_not_finite(trajectory, env_steps)
         done = trajectory["terminated"] | trajectory["truncated"]
-        self._episodes.add(trajectory["rewards"], done, trajectory.get("infos"))
-        return CollectResult(len(rows) * self.env.num_envs, len(rows), trajectory)
+        seen = (trajectory["rewards"], done, trajectory.get("infos"))
+        self._episodes.add(*tree_map(Tensor.cpu, seen))  # a few numbers: dozens of small kernels would take longer
+        return CollectResult(len(rows) * self.steps_at_once, len(rows), trajectory)
 
     def drain_metrics(self) -> dict[str, Mean]:
         """Return what the episodes that ended since the last call have brought. Call it where no chunk is cut."""
@@ -101,7 +105,7 @@ class Collector:
         with self._timer("env"), self._blame:
             step = env.finish()
         row = self._record(*self._pending, step)
-        self._pending = self._act(workflow, env_steps + env.num_envs)
+        self._pending = self._act(workflow, env_steps + self.steps_at_once)
         env.start(self._pending[0])
         return row
 
@@ -140,16 +144,17 @@ class Collector:
         return row
 
     def _reject_not_finite(self, trajectory: Trajectory, env_steps: int) -> None:
-        for key in ("rewards", "final_observations"):
-            part = trajectory[key]
-            for path, leaf in ((key, part),) if isinstance(part, Tensor) else tree_leaves(part, key):
-                if not _is_finite(leaf):
-                    _reject_actions(trajectory["actions"])
-                    where = (~torch.isfinite(leaf)).nonzero()[0].tolist()
-                    raise EnvironmentFault(
-                        f"environment {self.env.spec.id!r} returned NaN or infinity in {path}: copy {where[1]}, "
-                        f"env step {env_steps + where[0] * self.env.num_envs}"
-                    )
+        leaves = [pair for key in ("rewards", "final_observations") for pair in tree_leaves(trajectory[key], key)]
+        if not trajectory["rewards"].is_cpu and bool(torch.stack([_finite(leaf) for _, leaf in leaves]).all()):
+            return  # one wait for all of them
+        for path, leaf in leaves:
+            if not _is_finite(leaf):
+                _reject_actions(trajectory["actions"])
+                where = (~torch.isfinite(leaf)).nonzero()[0].tolist()
+                raise EnvironmentFault(
+                    f"environment {self.env.spec.id!r} returned NaN or infinity in {path}: copy {where[1]}, "
+                    f"env step {env_steps + where[0] * self.steps_at_once}"
+                )
 
     @property
     def episodes(self) -> int:
@@ -205,7 +210,11 @@ def _reject_actions(actions: Any) -> None:
 def _is_finite(leaf: Tensor) -> bool:
     if leaf.dtype == torch.float32 and leaf.is_cpu:  # almost always, and three times as fast
         return bool(np.isfinite(leaf.numpy(force=True)).all())
-    return not leaf.is_floating_point() or bool(torch.isfinite(leaf).all())
+    return not leaf.is_floating_point() or bool(_finite(leaf))
+
+
+def _finite(leaf: Tensor) -> Tensor:
+    return torch.isfinite(leaf).all()
 
 
 def _stacked(rows: Sequence[Trajectory]) -> Trajectory:

@@ -15,11 +15,13 @@ from rl_lab.orchestration.blame import Blame
 
 
 class Evaluator:
-    """Plays `num_episodes` episodes, each copy a share fixed beforehand: short episodes do not crowd in."""
+    """Plays `num_episodes` episodes of each agent, each copy a share fixed beforehand: short ones do not crowd in."""
 
-    def __init__(self, env: VectorEnv, num_episodes: int, rng: RngStreams, *, explore: bool = False) -> None:
+    def __init__(
+        self, env: VectorEnv, num_episodes: int, rng: RngStreams, *, explore: bool = False, num_seeds: int = 1
+    ) -> None:
         self.env = env
-        self.num_episodes = num_episodes
+        self.num_episodes, self._num_seeds = num_episodes, num_seeds
         self._rng = rng
         self._explore = explore
         self._evaluations = 0
@@ -40,7 +42,7 @@ class Evaluator:
         workflow.train(was_training)
         if played is None:
             return None
-        returns, lengths = played.pop("return"), played.pop("length")
+        returns, agents = played["return"], played.pop("agent")
         self._evaluations += 1
         mean = float(returns.mean())
         self.best = mean if self.best is None else max(self.best, mean)
@@ -49,18 +51,25 @@ class Evaluator:
             "return_std": float(returns.std(correction=0)),
             "return_min": float(returns.min()),
             "return_max": float(returns.max()),
-            "length": float(lengths.mean()),
             "episodes": float(len(returns)),
-            **{name: float(values.mean()) for name, values in played.items()},
+            **{name: float(values.mean()) for name, values in played.items() if name != "return"},
+            **self._of_each(returns, agents),
         }
+
+    def _of_each(self, returns: Tensor, agents: Tensor) -> dict[str, float]:
+        """Return the mean return of every agent, where there are several."""
+        numbers = range(self._num_seeds if self._num_seeds > 1 else 0)
+        return {f"return/seed_{number}": float(returns[agents == number].mean()) for number in numbers}
 
     def _play(
         self, workflow: Workflow, seed: int, step: int, should_stop: Callable[[], bool]
     ) -> dict[str, Tensor] | None:
         """Return the return, the length and the last infos of every episode, [num_episodes] each."""
         count, device = self.env.num_envs, self.env.device
-        quota = torch.tensor([self.num_episodes // count + (i < self.num_episodes % count) for i in range(count)])
-        left = quota.to(device)
+        own = count // self._num_seeds  # copies of one agent
+        quota = [self.num_episodes // own + (index < self.num_episodes % own) for index in range(own)]
+        left = torch.tensor(quota * self._num_seeds).to(device)
+        agents = torch.arange(count, device=device) // own
         obs, carry = self.env.reset(seed), workflow.initial_carry(count)
         is_first = torch.ones(count, dtype=torch.bool, device=device)
         totals = torch.zeros(count, dtype=torch.float64, device=device)
@@ -78,7 +87,7 @@ class Evaluator:
             is_first = played.terminated | played.truncated
             counted = is_first & (left > 0)
             infos = {f"info/{key}": values for key, values in played.infos.items()}
-            row = {"return": totals, "length": lengths, **infos}
+            row = {"return": totals, "length": lengths, **infos, "agent": agents}
             finished.append({name: values[counted] for name, values in row.items()})
             left -= counted.to(left.dtype)
             totals *= ~is_first

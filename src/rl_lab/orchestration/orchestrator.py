@@ -134,8 +134,7 @@ class Orchestrator:
         """Collect what the action asks for, or up to where a checkpoint is due or a stop is asked for."""
         env_steps, mixture = self.counters.env_steps, self.mixture
         until_due = self.cadence.steps_until_due(self.counters)
-        num_envs = self.collector.env.num_envs
-        limit = action.repeats if until_due is None else max(1, -(-until_due // num_envs))
+        limit = action.repeats if until_due is None else max(1, -(-until_due // self.collector.steps_at_once))
         policy = self.workflow if mixture is None else mixture.during(phase, env_steps)
         result = self.collector.collect(policy, min(action.repeats, limit), env_steps=env_steps, should_stop=self.stop)
         return result if mixture is None else mixture.recorded(result)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rl_lab.core.durable import reason
 from rl_lab.core.errors import CheckpointError, ConfigError, LabError
+from rl_lab.core.seeds import is_batched
 from rl_lab.core.trees import Tree, tree_leaves, tree_map
 
 Execution = Literal["eager", "compiled", "captured"]
@@ -148,7 +149,7 @@ class StaticSteps:
 
         def run(*args: Tree) -> Tree:
             nonlocal compiled
-            if self.execution == "eager" or not self._can_fuse():
+            if self.execution == "eager" or is_batched() or not self._can_fuse():
                 return function(*args)
             compiled = compiled or self._compile(function)
             try:

@@ -8,6 +8,7 @@ it the actor imagines `horizon` steps; the critic learns the lambda-returns of t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale
 from rl_lab.components.returns import ReturnKind, return_computer
-from rl_lab.components.scalar_heads import ScalarHead
+from rl_lab.components.scalar_heads import ScalarHead, value_loss
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel, read_rows
 from rl_lab.core import (
@@ -73,6 +74,8 @@ class Dreamer(Workflow):
         random_steps: Env steps with uniformly random actions at the start.
     """
 
+    batches_seeds = True
+
     def __init__(
         self,
         *,
@@ -118,7 +121,7 @@ class Dreamer(Workflow):
         self.world_model: WorldModel = context.components["world_model"]  # type: ignore[assignment]
         self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
         self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
-        self.world_model.bind(context.spec, "Dreamer", context.fuse)
+        self.world_model.bind(context.spec, "Dreamer", context.fuse, context.seeds)
         if self.noise_std > 0.0 and not self.world_model.action_code.num_numbers:
             raise ConfigError("algorithm.noise_std: is for continuous actions (others: 0)")
         self.actor.bind(self.world_model.feature_dim, context.spec)
@@ -129,8 +132,10 @@ class Dreamer(Workflow):
         self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=self.behavior_grad_norm)
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
-        self._judge = context.fuse(self._judged)
-        self._decisions = Decisions(self._decide, context)
+        self._seeds, self._decisions = context.seeds, Decisions(self._decide, context)
+        self._observe = self._seeds(self, self.world_model.observe)
+        self._dream = self._seeds(self, partial(self._imagine.from_batch, horizon=self.horizon))
+        self._judge = self._seeds(self, self._judged, context.fuse)
         self.device, self.num_updates = context.device, 0
         self._update_all = context.static(self._learn_jointly if self.is_joint else self._learn_in_turn)
         self._update_model = context.static(self._learn_model)
@@ -138,7 +143,8 @@ class Dreamer(Workflow):
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state and the action before an episode's start."""
-        latent = self.world_model.initial(num_envs, self.device)
+        own = partial(self.world_model.initial, num_envs // self._seeds.num, self.device)  # of one agent
+        latent = Latent(*self._seeds.rows(self, lambda: tuple(own()))())
         action = torch.zeros(num_envs, self.world_model.action_dim, device=self.device)
         return {"deter": latent.deter.detach(), "stoch": latent.stoch.detach(), "action": action}
 
@@ -173,27 +179,33 @@ class Dreamer(Workflow):
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update world model, critic and actor on one batch."""
-        metrics, latents = self._update_all(read_rows(batch))
+        found = self._update_all(self._rows(batch))
         self._count_update()
-        return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
+        return self._reported(*found)
 
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update the world model alone."""
-        metrics, latents = self._update_model(read_rows(batch))
-        return Update(metrics, {LATENT: latents}) if self.store_latents else metrics
+        return self._reported(*self._update_model(self._rows(batch)))
 
     @hook
     def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Update critic and actor alone, in dreams of a world model that stays as it is."""
-        metrics = self._update_behavior(read_rows(batch))
+        metrics = self._update_behavior(self._rows(batch))
         self._count_update()
-        return metrics
+        return self._seeds.means(metrics)
 
     @hook(group="eval", is_update=False)
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
-        """Report how well what follows the first rows of sequences is predicted from their actions alone."""
-        return evaluate_predictions(self.world_model, batch, phase)
+        """Report how well what follows the first rows of sequences is predicted from actions alone, by one agent."""
+        return self._seeds.first(self, evaluate_predictions)(self.world_model, self._rows(batch), phase)
+
+    def _rows(self, batch: Batch) -> Batch:
+        return self._seeds.split(read_rows(batch))
+
+    def _reported(self, metrics: dict[str, Tensor], latents: Latent) -> Metrics | Update:
+        metrics = self._seeds.means(metrics)
+        return Update(metrics, {LATENT: self._seeds.merge(latents)}) if self.store_latents else metrics
 
     def _count_update(self) -> None:
         """Move the slow critic when its time has come, unless every update does that by itself."""
@@ -207,7 +219,8 @@ class Dreamer(Workflow):
         learners = {"model": self.models, "actor": self.actors, "critic": self.critics}
         norms = descend_together(loss.total + actor_loss + critic_loss, learners.values())
         metrics |= {f"{name}_grad_norm": norm for name, norm in zip(learners, norms, strict=True)}
-        self._move_slow_critic()
+        if self.target_update_every == 1:
+            polyak(self.slow_critic, self.critic, self.tau)
         return {**loss.named, **metrics}, refreshed(batch, loss.observed.latents)
 
     def _learn_in_turn(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
@@ -223,7 +236,7 @@ class Dreamer(Workflow):
 
     def _learn_behavior(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            latents = self.world_model.observe(batch).latents
+            latents = self._observe(batch).latents
         return self._descend_behavior(latents, batch)
 
     def _descend_behavior(self, latents: Latent, batch: Batch) -> dict[str, Tensor]:
@@ -231,20 +244,16 @@ class Dreamer(Workflow):
         actor_loss, critic_loss, metrics = self._behavior_losses(latents, features, batch)
         norms = descend_together(actor_loss + critic_loss, (self.actors, self.critics))
         metrics |= {"actor_grad_norm": norms[0], "critic_grad_norm": norms[1]}
-        self._move_slow_critic()
-        return metrics
-
-    def _move_slow_critic(self) -> None:
         if self.target_update_every == 1:
             polyak(self.slow_critic, self.critic, self.tau)
+        return metrics
 
     def _behavior_losses(
         self, latents: Latent, features: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the losses of actor and critic, that on replayed steps included, and metrics."""
-        start = Latent(*(leaf.detach().flatten(0, 1) for leaf in latents))
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
-            dream = self._imagine(start, self.horizon)
+            dream = self._dream(latents)
         return self._judge(dream, features, Replayed(*(batch[key] for key in Replayed._fields)))
 
     def _judged(self, dream: Dream, features: Tensor, replayed: Replayed) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -252,13 +261,14 @@ class Dreamer(Workflow):
         judge = self.slow_critic if self.slow_target else self.critic
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
             view = outlook(dream, self.world_model, judge, self.returns, gamma=self.gamma)
-        critic_loss, values = self._critic_loss(dream.features[:-1].detach(), view.returns, view.weights)
+        learn = partial(value_loss, self.critic, self.slow_critic, slow_weight=self.slow_weight)
+        critic_loss, values = learn(dream.features[:-1].detach(), view.returns, view.weights)
         actor_loss, metrics = self._actor_loss(dream, view)
         metrics |= {"actor_loss": actor_loss.detach(), "critic_loss": critic_loss.detach(), "value": values.mean()}
         if self.replay_value_scale > 0.0:
             imagined = view.returns[0].detach().view(features.shape[:2])
             returns, weights = replay_returns(replayed, imagined, gamma=self.gamma, lam=self.lam)
-            replay_loss, _ = self._critic_loss(features[:-1], returns, weights)
+            replay_loss, _ = learn(features[:-1], returns, weights)
             metrics["replay_value_loss"] = replay_loss.detach()
             critic_loss = critic_loss + self.replay_value_scale * replay_loss
         metrics["imagined_return"] = view.returns.detach().mean()
@@ -275,16 +285,6 @@ class Dreamer(Workflow):
             gain = pi.log_prob(dream.actions.detach()) * ((view.returns - view.baseline) / scale).detach()
         loss = -(view.weights * (gain + self.entropy_scale * entropy)).mean()
         return loss, {"entropy": entropy.detach().mean()}
-
-    def _critic_loss(self, features: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss towards returns and, a little, towards the slow critic; and the critic's values."""
-        outputs = self.critic(features)
-        losses = self.critic.losses(outputs, returns.detach())
-        if self.slow_weight > 0.0:
-            with torch.no_grad():
-                slow = self.slow_critic.mean(self.slow_critic(features))
-            losses = losses + self.slow_weight * self.critic.losses(outputs, slow)
-        return (weights * losses).mean(), self.critic.mean(outputs.detach())
 
     @torch.no_grad()
     def imagine(self, start: Latent, *, horizon: int | None = None) -> Dream:

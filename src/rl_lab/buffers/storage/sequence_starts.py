@@ -27,12 +27,11 @@ class SequenceStarts:
         self._selected = None if cross_episodes else _Selected(length, lanes, span, device)
         self._recount()
 
-    def extend(self, is_first: Tensor, ended: Tensor) -> None:
+    def extend(self, is_first: Tensor, ended: Array) -> None:
         """Count the rows of steps [T, N]: one each, and one more where an episode ended."""
-        first, end = is_first.cpu().numpy(), ended.cpu().numpy()
         if self._selected is not None:
-            self._selected.extend(first, end, self.totals)
-        self.totals = self.totals + first.shape[0] + end.sum(0)
+            self._selected.extend(is_first.cpu().numpy(), ended, self.totals)
+        self.totals = self.totals + len(ended) + ended.sum(0)
         self._recount()
 
     def is_allowed(self, lane: int, row: int) -> bool:
