@@ -17,7 +17,7 @@ from rl_lab.workflows.sac import SAC
 from tests.workflows.off_policy import networks, start
 
 KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete", "mixed": "mixed"}
-WORKFLOWS = ("PPO", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
+WORKFLOWS = ("PPO", "PPOAMP", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
 PPO = [
     "+workflow=ppo",
     "+components@components.actor=mlp",
@@ -26,6 +26,8 @@ PPO = [
 ]
 PENDULUM, CARTPOLE = "+experiment=sac_pendulum", "+environment=cartpole"
 SETTINGS = {("SAC", "discrete"): ["+preset=sac_discrete"]} | {("PPO", kind): PPO for kind in KINDS}
+PRIOR = ["+preset=ppo_amp", "buffer@buffers.motions=replay", "components.discriminator.key=null"]
+SETTINGS |= {("PPOAMP", kind): PRIOR for kind in KINDS}
 SETTINGS |= {("Dreamer", kind): ["+preset=dreamer_v3", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("PlaNet", kind): ["+preset=planet", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("TDMPC", kind): ["+preset=tdmpc2", "budget=tiny"] for kind in KINDS}
@@ -55,22 +57,22 @@ def refused(tmp_path, monkeypatch):
         (
             ("+preset=dqn", "+environment=pendulum", *RUN),
             "workflow: DQN does not take the continuous actions of 'Pendulum-v1' "
-            "(fitting: Dreamer, PPO, PlaNet, SAC, SQL, TD3, TDMPC, WorldModels)",
+            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, SAC, SQL, TD3, TDMPC, WorldModels)",
         ),
         (
             ("+preset=td3", CARTPOLE, *RUN),
             "workflow: TD3 does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC, TDMPC, WorldModels)",
+            "(fitting: DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sql", CARTPOLE, *RUN),
             "workflow: SQL does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PlaNet, SAC, TDMPC, WorldModels)",
+            "(fitting: DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=identity", "environment.kind=multi_discrete", *RUN),
             "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' "
-            "(fitting: Dreamer, PPO, PlaNet, TDMPC, WorldModels)",
+            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=dm_control", "environment.name=dm_control/lqr-lqr_2_1", *RUN),
@@ -138,6 +140,30 @@ def refused(tmp_path, monkeypatch):
         (
             (PENDULUM, "experiment.compile=captured", "experiment.device=cpu"),
             "experiment.compile: captured needs a GPU (choices: auto, eager, compiled)",
+        ),
+        (
+            ("+experiment=ppo_pendulum_symmetric", "environment=pendulum"),
+            "components.symmetry: 'Pendulum-v1' tells no mirror (give observation and action)",
+        ),
+        (
+            ("+experiment=ppo_cartpole_recurrent", "+components@components.symmetry=symmetry"),
+            "components.symmetry: does not go with components.memory: a carry has no mirror image",
+        ),
+        (
+            ("+experiment=ppo_amp_circle", "buffers.motions.path=nothing.npz"),
+            "buffers.motions: motions nothing.npz: there is no such file",
+        ),
+        (
+            ("+experiment=ppo_amp_circle", "components.discriminator.key=amp"),
+            "buffers.motions: key: unknown observation 'amp' (choices: achieved_goal, desired_goal, observation)",
+        ),
+        (
+            ("+experiment=ppo_pendulum", "+components@components.rnd=rnd", "components.rnd.key=foot"),
+            "components.rnd.key: the observation has no key 'foot', it is one array (set null)",
+        ),
+        (
+            ("+experiment=ppo_estimator_pendulum", "components.estimator.entries=[7]"),
+            "components.estimator.entries: must be numbers of 0 to 2, not [7]",
         ),
         (
             ("+experiment=ppo_cartpole", "experiment.compile=compiled", "experiment.device=cpu"),

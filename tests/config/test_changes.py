@@ -1,6 +1,6 @@
 import pytest
 
-from rl_lab.config.changes import check_exact
+from rl_lab.config.changes import Change, changes, check_exact
 from rl_lab.core import ConfigError
 
 OLD = {
@@ -76,3 +76,9 @@ def test_every_refused_key_is_listed():
     new["experiment"]["seed"] = 3
     with pytest.raises(ConfigError, match=r"experiment.seed: 1 -> 3; algorithm.lr: 0.1 -> 0.2"):
         check_exact(OLD, new)
+
+
+def test_a_run_from_before_an_option_did_what_its_default_says():
+    older, same, other = {"experiment": {"seed": 1}}, {"seed": 1, "num_seeds": 1}, {"seed": 1, "num_seeds": 8}
+    assert changes(older, {"experiment": same}) == []
+    assert changes(older, {"experiment": other}) == [Change("experiment.num_seeds", 1, 8)]

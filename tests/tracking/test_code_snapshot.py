@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import rl_lab
+from rl_lab.core.errors import RunDirectoryError, UsageError
 from rl_lab.tracking import code_snapshot
-from rl_lab.tracking.code_snapshot import git_commit, write_code_snapshot
+from rl_lab.tracking.code_snapshot import changed_sources, git_commit, lay_out, write_code_snapshot
 
 
 def git(folder, *arguments):
@@ -125,3 +126,42 @@ def test_the_real_package(tmp_path):
         names = archive.namelist()
     assert "rl_lab/tracking/code_snapshot.py" in names
     assert all(Path(name).suffix in (".py", ".yaml", ".yml") for name in names)
+
+
+def test_what_changed_since_a_snapshot(repository, tmp_path):
+    plugin = tmp_path / "my_plugin.py"
+    plugin.write_text("x = 1\n")
+    write_code_snapshot(tmp_path / "code", [plugin])
+    assert changed_sources(tmp_path / "code", [plugin]) == []
+    assert changed_sources(tmp_path / "code") == []  # a plugin that is not declared now is not compared
+    package = repository / "src" / "rl_lab"
+    (package / "__init__.py").write_text("version = 3\n")
+    (package / "new.py").write_text("")
+    (package / "configs" / "a.yaml").unlink()
+    (package / "data.bin").write_bytes(b"other")  # no source
+    plugin.write_text("x = 2\n")
+    names = ["my_plugin.py", "rl_lab/__init__.py", "rl_lab/configs/a.yaml", "rl_lab/new.py"]
+    assert changed_sources(tmp_path / "code", [plugin]) == names
+
+
+def test_a_snapshot_is_laid_out_whole_or_not_at_all(repository, tmp_path, monkeypatch):
+    write_code_snapshot(tmp_path / "code")
+    lay_out(tmp_path / "code", tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b" / "rl_lab" / "__init__.py").read_text() == "version = 2\n"
+    assert "version = 2" in (tmp_path / "a" / "b" / "diff.patch").read_text()
+    with pytest.raises(UsageError, match="is not an empty directory"):
+        lay_out(tmp_path / "code", tmp_path / "a" / "b")
+    with pytest.raises(UsageError, match="is not an empty directory"):
+        lay_out(tmp_path / "code", tmp_path / "code" / "commit")
+
+    def fail(self, path):
+        (path / "half.py").write_text("")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", fail)
+    with pytest.raises(OSError, match="No space"):
+        lay_out(tmp_path / "code", tmp_path / "c" / "d")
+    assert list((tmp_path / "c").iterdir()) == []
+    (tmp_path / "code" / "source.zip").write_bytes(b"no zip")
+    with pytest.raises(RunDirectoryError, match="no code snapshot in"):
+        lay_out(tmp_path / "code", tmp_path / "e")

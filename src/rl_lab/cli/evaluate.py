@@ -6,16 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root
+from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root, RunCode
 from rl_lab.cli.report import Reported
 
 
 def evaluate(
+    context: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run directory; none: the newest.", show_default=False)] = None,
     episodes: Annotated[int | None, typer.Option("--episodes", min=1, help="Episodes (as trained).")] = None,
     checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best or a path.")] = "latest",
     explore: Annotated[bool, typer.Option("--explore", help="Sample actions as in training.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Other episodes than those of the run.")] = None,
+    run_code: RunCode = False,
     root: Root = None,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -23,6 +25,10 @@ def evaluate(
 ) -> None:
     """Evaluate a run's policy; the run itself is only read."""
     with Reported(debug):
+        from rl_lab.cli.code_state import settle_code
+        from rl_lab.tracking.catalogue import find_run
+
+        settle_code(find_run(root or DEFAULT_ROOT, run), plugin or [], context if run_code else None)
         result = _evaluate(run, episodes, checkpoint, explore, seed, root or DEFAULT_ROOT, plugin or [])
         _print(result, as_json)
 

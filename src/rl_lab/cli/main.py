@@ -8,6 +8,7 @@ from rl_lab import __version__
 from rl_lab.cli.doctor import doctor
 from rl_lab.cli.env import app as env
 from rl_lab.cli.evaluate import evaluate
+from rl_lab.cli.export import export
 from rl_lab.cli.listing import list_
 from rl_lab.cli.resume import resume
 from rl_lab.cli.runs import app as runs
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("evaluate")(evaluate)
+app.command("export")(export)
 app.add_typer(runs, name="runs")
 app.add_typer(env, name="env")
 app.command("list")(list_)

@@ -27,4 +27,7 @@ Root = Annotated[
     str | None,
     typer.Option("--root", envvar="LAB_EXPERIMENTS", help="Directory of the runs (experiments).", show_default=False),
 ]
+RunCode = Annotated[
+    bool, typer.Option("--run-code", help="Use the code that the run was made with, from its snapshot.")
+]
 DEFAULT_ROOT = "experiments"

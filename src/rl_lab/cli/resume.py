@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root
+from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root, RunCode
 from rl_lab.cli.report import Reported
 
 if TYPE_CHECKING:
     from rl_lab.cli.running import Job
+    from rl_lab.tracking.run_directory import RunDirectory
 
 
 def resume(
+    context: typer.Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -28,6 +30,7 @@ def resume(
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="For a warm start: this one instead of the newest.")
     ] = None,
+    run_code: RunCode = False,
     root: Root = None,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -35,9 +38,12 @@ def resume(
 ) -> None:
     """Continue a run to the bit, or start a new one from its weights."""
     with Reported(debug):
+        from rl_lab.cli.code_state import settle_code
         from rl_lab.cli.running import opened, print_results, result_of
 
-        job = _job(arguments or [], mode, checkpoint, root or DEFAULT_ROOT, plugin or [], quiet=as_json)
+        run, overrides = _read(arguments or [], root or DEFAULT_ROOT)
+        settle_code(run, plugin or [], context if run_code else None)
+        job = _job(run, overrides, mode, checkpoint, plugin or [], quiet=as_json)
         if not as_json:
             typer.echo(f"run: {job.run.path}")
         with opened(job, quiet=as_json) as orchestrator:
@@ -45,7 +51,19 @@ def resume(
         print_results([result_of(job.run)], as_json)
 
 
-def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plugins: list[str], *, quiet: bool) -> Job:
+def _read(arguments: list[str], root: str) -> tuple[RunDirectory, list[str]]:
+    """Return the run that the arguments name, else the newest one, and the overrides."""
+    from pathlib import Path
+
+    from rl_lab.tracking.catalogue import find_run
+
+    is_named = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).is_dir())
+    return find_run(root, arguments[0] if is_named else None), arguments[is_named:]
+
+
+def _job(
+    run: RunDirectory, overrides: list[str], mode: str, checkpoint: str | None, plugins: list[str], *, quiet: bool
+) -> Job:
     from pathlib import Path
 
     from rl_lab.cli.running import continued_job, new_job
@@ -53,18 +71,13 @@ def _job(arguments: list[str], mode: str, checkpoint: str | None, root: str, plu
     from rl_lab.config.resume import DROPPED, Start, recompose
     from rl_lab.config.targets import Targets
     from rl_lab.core.errors import UsageError, unknown_name
-    from rl_lab.tracking.catalogue import find_run
 
-    names, overrides = arguments[:1], arguments[1:]
-    if names and "=" in names[0] and not Path(names[0]).is_dir():
-        names, overrides = [], arguments
     if mode not in DROPPED:
         raise UsageError(unknown_name("--mode", mode, DROPPED))
     if mode == "exact" and checkpoint is not None:
         raise UsageError(
             "--checkpoint needs --mode warm_start: an exact resume goes on from the newest whole checkpoint"
         )
-    run = find_run(root, names[0] if names else None)
     targets = Targets(AllowList(load_plugins(plugins)))
     composed = recompose(run, overrides)
     if mode == "exact":

@@ -10,7 +10,7 @@ import typer
 from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Root
 from rl_lab.cli.report import Reported
 
-app = typer.Typer(help="List, show and compare runs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, compare and restore runs.", no_args_is_help=True)
 Run = Annotated[str | None, typer.Argument(help="A run directory, name or id; none: the newest.", show_default=False)]
 
 
@@ -75,6 +75,24 @@ def fingerprint(run: Run = None, root: Root = None, as_json: Json = False, debug
             return
         for name, digest in hashes.items():
             typer.echo(f"{name:<12} {digest}")
+
+
+@app.command("restore")
+def restore(
+    run: Annotated[str, typer.Argument(help="A run directory, name or id.")],
+    directory: Annotated[str, typer.Argument(help="A new or empty directory.")],
+    root: Root = None,
+    debug: Debug = False,
+) -> None:
+    """Lay out the code that a run was made with: sources, commit and uncommitted changes."""
+    with Reported(debug):
+        from pathlib import Path
+
+        from rl_lab.tracking.catalogue import find_run
+        from rl_lab.tracking.code_snapshot import lay_out
+
+        lay_out(find_run(root or DEFAULT_ROOT, run).code, Path(directory))
+        typer.echo(f"code: {Path(directory).absolute()}")
 
 
 def _short(value: Any) -> str:

@@ -27,6 +27,7 @@ from rl_lab.core import (
     WorkflowContext,
     leaves_of,
     tree_map,
+    tree_where,
 )
 
 CHUNK_KEYS = ("observations", "actions", "is_pad")
@@ -83,13 +84,15 @@ class RecedingHorizon:
         seen = pushed(carry["observations"], obs, is_first)
         left, queue = carry["left"].masked_fill(is_first, 0), carry["queue"]
         is_due = left == 0
-        rows = is_due.nonzero().flatten()
-        if len(rows):
-            done = tree_map(lambda plan: plan[: len(rows), : self._num_actions], self._planned(seen, rows, len(left)))
-            queue = tree_map(lambda old, new: old.index_copy(0, rows, new), queue, done)
-            left = left.masked_fill(is_due, self._num_actions)
-        every = torch.arange(len(left), device=left.device)
-        actions = tree_map(lambda plan: plan[every, self._num_actions - left], queue)
+        if torch.compiler.is_compiling():  # an exported policy cannot branch: it plans at every call
+            plans = tree_map(lambda plan: plan[:, : self._num_actions], self._plan(seen))
+            queue = tree_where(is_due, plans, queue)
+        elif len(rows := is_due.nonzero().flatten()):
+            plans = tree_map(lambda plan: plan[: len(rows), : self._num_actions], self._planned(seen, rows, len(left)))
+            queue = tree_map(lambda old, new: old.index_copy(0, rows, new), queue, plans)
+        left = left.masked_fill(is_due, self._num_actions)
+        done = self._num_actions - left
+        actions = tree_map(lambda plan: _picked(plan, done), queue)
         return actions, {"observations": seen, "queue": queue, "left": left - 1}
 
     def _planned(self, seen: Tree, rows: Tensor, num_envs: int) -> Actions:
@@ -99,6 +102,11 @@ class RecedingHorizon:
         if size not in self._made:
             self._made[size] = self._static(self._plan)
         return self._made[size](tree_map(lambda leaf: leaf.index_select(0, group), seen))
+
+
+def _picked(plan: Tensor, steps: Tensor) -> Tensor:
+    """Return the action [N, ...] at its own step [N] of each plan [N, num_actions, ...]."""
+    return plan.take_along_dim(steps.view(-1, *[1] * (plan.ndim - 1)), 1).squeeze(1)
 
 
 def zeros(space: Space, *lead: int, device: torch.device) -> Any:

@@ -32,7 +32,7 @@ def fast_forward(trunk: nn.Module, head: nn.Linear) -> Callable[[Tensor], Tensor
     activation = ACTIVATIONS[kind].forward
 
     def array_forward(x: Tensor) -> Tensor:
-        if x.shape[0] > FEW_ROWS:
+        if x.shape[0] > FEW_ROWS or type(x) is not Tensor:  # the latter where a policy is exported
             return torch_forward(x)
         y = x.numpy()
         for layer_weight, layer_bias in layers:

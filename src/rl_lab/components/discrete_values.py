@@ -180,7 +180,8 @@ class DiscreteValues(nn.Module):
 
     def behave(self, features: Tensor, mask: Mask, epsilon: float, *, explore: bool) -> Tensor:
         """Return the best allowed actions [B], with chance `epsilon` random ones; noisy layers are so to explore."""
-        if features.is_cpu and features.shape[0] <= FEW_ROWS and mask is None:
+        is_few = features.is_cpu and features.shape[0] <= FEW_ROWS
+        if is_few and mask is None and type(features) is Tensor:  # another type where a policy is exported
             return self._behave_few(features, epsilon, explore)
         greedy = allowed(self._values_to_act(features, explore), mask).argmax(-1)
         if epsilon == 0.0:

@@ -100,6 +100,8 @@ class PairedActorCritic(FlatParameters):
     def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
         """Return the policy and the next carry: all that acting needs."""
         x, mask = inputs
+        if type(x) is not Tensor:  # where a policy is exported
+            return self._policy.policy(inputs, carry, is_first)
         y = x.numpy()
         for layer in self._layers:
             y = self._activation.forward(y @ layer.weight[0].T + layer.bias[0])
@@ -124,9 +126,10 @@ class PairedActorCritic(FlatParameters):
         return Evaluation(self._pi.log_prob(actions), self._pi.entropy(), values[:, 0])
 
     def set_gradient(
-        self, log_prob_grad: Array, entropy_grad: float, value_grad: Array, max_norm: float | None
+        self, log_prob_grad: Array, entropy_grad: float, value_grad: Array, max_norm: float | None, *losses: Tensor
     ) -> np.floating[Any]:
         """Set the gradient, given those by what `evaluate` returned; return its norm before clipping."""
+        assert not losses, "other losses need autograd"
         by_output, by_log_std = self._pi.gradients(self._actions, log_prob_grad, entropy_grad / len(log_prob_grad))
         if by_log_std is not None:
             self._log_std_grad[:] = by_log_std

@@ -18,9 +18,10 @@ from rl_lab.config.execution import (
     settle_execution,
 )
 from rl_lab.config.freeze import Frozen, freeze
+from rl_lab.config.policy import seen_by_student
 from rl_lab.config.sinks import open_sinks
 from rl_lab.config.targets import Targets
-from rl_lab.config.teacher import find_teacher, load_teacher, seen_by_student
+from rl_lab.config.teacher import find_teacher, load_teacher
 from rl_lab.config.validate import read_phases, reject_idle, reject_sizes, reject_unused_buffers, validate
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import VectorEnv

@@ -18,6 +18,8 @@ MAY_CHANGE = ("training.check_finite", "training.checkpoint_*", "training.keep_*
 NOT_COMPARED = ("experiment.root", "experiment.name", "training.resume_*", "budget.*", "schema_version",
                 "training.teacher.run", "training.teacher.checkpoint")  # fmt: skip  # a checkpoint has its hash
 
+NEWER = {"experiment.num_seeds": 1}  # options that runs of an older lab lack, and what they did without them
+
 
 class Change(NamedTuple):
     """One key that differs."""
@@ -33,6 +35,7 @@ class Change(NamedTuple):
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return what differs, by dotted key; what is absent on one side is None there."""
     before, after = dict(tree_leaves(thaw(old))), dict(tree_leaves(thaw(new)))
+    before = {key: value for key, value in NEWER.items() if key in after} | before
     keys = [*before, *(key for key in after if key not in before)]
     found = [Change(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
     return [change for change in found if not _matches(change.key, NOT_COMPARED)]

@@ -63,8 +63,13 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def meanings(target: Callable[..., Any]) -> dict[str, str]:
-    """Return the `Args:` (or `Attributes:`) section of the Google docstring as name -> meaning."""
+    """Return the `Args:` (or `Attributes:`) section of the Google docstring as name -> meaning.
+
+    A class that takes the arguments of a base has its section.
+    """
     text = inspect.getdoc(target) or ""
+    if inspect.isclass(target) and "Args:" not in text and "__init__" not in vars(target):
+        text = next((doc for base in target.__mro__ if "Args:" in (doc := inspect.cleandoc(base.__doc__ or ""))), text)
     if inspect.isclass(target) and "Args:" not in text:
         text += "\n" + (inspect.getdoc(vars(target).get("__init__")) or "")
     section = re.search(r"^\s*(?:Args|Attributes):\n(?P<body>(?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE)

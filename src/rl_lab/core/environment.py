@@ -51,6 +51,10 @@ class VectorEnv(ABC):
     def set_state(self, state: State) -> None:
         """Go on from `state`. Raises EnvironmentFault when that cannot be done exactly."""
 
+    def describe(self) -> dict[str, Any]:
+        """Return what a policy needs to know where it is deployed, such as joint names and gains: a tree for JSON."""
+        return {}
+
     def render(self) -> Tensor | None:
         """Return the picture of the first copy, [H, W, 3] uint8, or None when it has none."""
         return None

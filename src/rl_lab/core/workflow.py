@@ -19,6 +19,8 @@ from rl_lab.core.phase import Phase
 Extras = dict[str, Any]  # recorded in the trajectory beside the action, leading dimension num_envs
 Carry = Any  # recurrent state: a tree of tensors with leading dimension num_envs, or None
 
+ALL_STEPS = 1 << 62  # env steps after which nothing is on its way any more: warm-up, schedules
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -92,6 +94,14 @@ class Workflow(nn.Module):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Return actions, what to record beside them, and the next carry. Called without gradients."""
+
+    def decide(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        """Return the actions that leave the lab with an exported policy, and the next carry.
+
+        Exporting records the tensor operations of one call: what depends on their values may not branch.
+        """
+        actions, _, carry = self.act(obs, carry, is_first=is_first, explore=False, step=ALL_STEPS)
+        return actions, carry
 
     def took(self, carry: Carry, actions: Actions) -> Carry:
         """Return the carry when `actions` were taken instead of what `act` said; for those that remember actions."""

@@ -119,6 +119,10 @@ class BackgroundEnv(VectorEnv):
         self._pending = None
         self._ask(lambda: self._env.set_state(state)).result()
 
+    def describe(self) -> dict[str, Any]:
+        """Return what the environment says of itself."""
+        return self._env.describe()
+
     def render(self) -> Tensor | None:
         """Return the picture of the first copy, or None when it has none."""
         return self._ask(self._env.render).result()

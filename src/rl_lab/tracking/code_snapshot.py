@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import rl_lab
-from rl_lab.tracking.atomic import replace_file
+from rl_lab.core.errors import RunDirectoryError, UsageError
+from rl_lab.tracking.atomic import replace_file, temporary_sibling
+from rl_lab.tracking.scratch import scratch_directory
 
 _SUFFIXES = {".py", ".yaml", ".yml"}
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
@@ -25,6 +29,41 @@ def write_code_snapshot(target: Path, extra_sources: Sequence[Path | str] = ()) 
     replace_file(target / "commit", git_commit() + "\n")
     replace_file(target / "diff.patch", _diff())
     replace_file(target / "source.zip", _zip([Path(rl_lab.__file__).parent, *map(Path, extra_sources)]))
+
+
+def changed_sources(code: Path, extra_sources: Sequence[Path | str] = ()) -> list[str]:
+    """Return the files in which the installed code differs from a snapshot; of plugins, those that are in both."""
+    with _opened(code) as archive:
+        before = {entry.filename: entry.CRC for entry in archive.infolist()}
+    roots = [Path(rl_lab.__file__).parent, *map(Path, extra_sources)]
+    now = {name: zlib.crc32(path.read_bytes()) for root in roots for name, path in _sources(root.absolute())}
+    shared = {_top(name) for name in before} & {_top(name) for name in now}
+    names = sorted(name for name in before.keys() | now.keys() if _top(name) in shared)
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def lay_out(code: Path, target: Path) -> None:
+    """Write the sources of a snapshot into a new or empty directory: all of them, or none."""
+    target = target.absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is not an empty directory: give a new or an empty one")
+    with _opened(code) as archive, scratch_directory(temporary_sibling(target)) as scratch:
+        archive.extractall(scratch.path)
+        for name in ("commit", "diff.patch"):
+            if (code / name).is_file():
+                shutil.copyfile(code / name, scratch.path / name)
+        os.rename(scratch.path, target)
+
+
+def _opened(code: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(code / "source.zip")
+    except (OSError, zipfile.BadZipFile) as error:
+        raise RunDirectoryError(f"no code snapshot in {code}: {error}") from error
+
+
+def _top(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def git_commit() -> str:

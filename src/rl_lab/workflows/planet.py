@@ -97,6 +97,10 @@ class PlaNet(Workflow):
         actions, carry = self._decisions(behaviour, obs, carry, is_first)
         return actions, {}, carry
 
+    def decide(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        """Refuse: there is no policy that could leave the lab."""
+        raise ConfigError("PlaNet has no policy to export: a planner chooses its actions (Dreamer learns one)")
+
     def took(self, carry: Carry, actions: Actions) -> Carry:
         """Remember the actions that were taken: the next state follows from them."""
         return carry | {"action": self.code.read(actions)}

@@ -44,7 +44,7 @@ from rl_lab.core import (
 )
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 
-Behaviour = tuple[Literal["random", "explore", "plan"], int]  # and the steps ahead of a plan
+Behaviour = tuple[Literal["random", "explore", "plan", "policy"], int]  # and the steps ahead of a plan
 KEYS = ("observations", "actions", "rewards", "is_first", "is_terminal", "weights")
 
 
@@ -132,11 +132,9 @@ class TDMPC(Workflow):
         ]
         self.actors = Learner(context, "actor", trained(self.actor), eps=1e-5, max_grad_norm=self.actor_grad_norm)
         self._explain, self._climb = context.fuse(self._explained), context.fuse(self._actor_loss)
+        parts = model, self.actor, self.critic, self.planner
         self._planning = LatentPlanning(
-            model,
-            self.actor,
-            self.critic,
-            self.planner,
+            *parts,
             discount=self.discount,
             reduction=self.value_reduction,
             num_proposals=self.num_proposals,
@@ -169,13 +167,16 @@ class TDMPC(Workflow):
     ) -> tuple[Actions, Extras, Carry]:
         """Plan; with noise where it explores, and at random during the first `random_steps`."""
         behaviour: Behaviour = ("explore" if explore else "plan", self._horizon(step))
-        if explore and step < self.random_steps:
-            behaviour = ("random", 0)
+        behaviour = ("random", 0) if explore and step < self.random_steps else behaviour
         if self.initial_std is not None:
             share = min(1.0, step / self.std_steps) if self.std_steps else 1.0
             self.min_std.fill_((1.0 - share) * self.initial_std + share * self.planner.min_std)
         actions, carry = self._decisions(behaviour, obs, carry, is_first)
         return actions, {}, carry
+
+    def decide(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
+        """Act by the policy that proposes plans: the search itself does not leave the lab."""
+        return self._decide(("policy", 0), obs, carry, is_first)
 
     def _horizon(self, step: int) -> int:
         """Return how many steps ahead plans look by now."""
@@ -187,10 +188,11 @@ class TDMPC(Workflow):
         mask, state = action_mask(obs), self.world_model.encode(obs)
         if kind == "random":
             action = self.code.random(len(is_first), self.device, mask)
+        elif kind == "policy":
+            action = self.actor(self.world_model.features(state), mask).mode()
         else:
-            min_std = None if self.initial_std is None else self.min_std
-            memory = {"belief": carry.get("plan"), "is_first": is_first}
-            plan = self._planning.plan(state, steps, mask=mask, min_std=min_std, **memory)
+            memory = {"belief": carry.get("plan"), "min_std": None if self.initial_std is None else self.min_std}
+            plan = self._planning.plan(state, steps, mask=mask, is_first=is_first, **memory)
             action = plan.actions[0]
             carry = {"plan": plan.belief} if carry else carry
             if kind == "explore":
