@@ -138,3 +138,28 @@ def test_masked_step_keeps_parameters_and_optimiser_state_to_the_bit():
     assert all(torch.equal(a, b) for a, b in zip(snapshot(), first, strict=True))
     masked_step(optimizer, torch.tensor(True))
     assert not any(torch.equal(a, b) for a, b in zip(snapshot(), first, strict=True))
+
+
+def test_keyed_trunks_read_their_own_keys_with_their_own_statistics():
+    """An asymmetric pair: the critic sees a key that the actor does not."""
+    torch.manual_seed(0)
+    spec = EnvSpec("x", {"actor": Box((3,)), "critic": Box((5,))}, Box((2,)))
+    parts = {"actor": DictEncoder({"actor": MLP(3, [8])}), "critic": DictEncoder({"critic": MLP(5, [6])})}
+    net = ActorCritic(spec, parts, action_head(8, spec.action, **OPTIONS), normalize_observations=True)
+    obs = {"actor": 4.0 + 3.0 * torch.randn(20, 7, 3), "critic": torch.randn(20, 7, 5) - 2.0}  # [T, N, ...]
+    net.update_normalizer(obs)
+    rows = {key: value.flatten(0, 1) for key, value in obs.items()}
+    inputs, mask = net.inputs(rows)
+    assert mask is None
+    for key, value in rows.items():
+        wanted = (value - value.mean(0)) / value.var(0, correction=0).sqrt()
+        torch.testing.assert_close(inputs[key], wanted, atol=1e-4, rtol=1e-4)
+    first = torch.zeros(140, dtype=torch.bool)
+    pi, value, _ = net((inputs, None), None, first)
+    other = {**inputs, "critic": torch.zeros(140, 5)}
+    changed, new_value, _ = net((other, None), None, first)
+    assert torch.equal(pi.mean, changed.mean)  # the policy does not see the critic's key
+    assert not torch.equal(value, new_value)
+    inputs["actor"] = torch.zeros(140, 3)
+    assert torch.equal(net.value((inputs, None), None, first), value)
+    assert {"normalizer.parts.actor.mean", "normalizer.parts.critic.var"} <= net.state_dict().keys()

@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from rl_lab.components.action_heads import ActionHead
+from rl_lab.components.dict_encoder import DictEncoder
 from rl_lab.components.memory import Memory
 from rl_lab.components.mlp import orthogonal_linear
-from rl_lab.components.normalizer import RunningNormalizer
-from rl_lab.components.observation import ObservationReader
-from rl_lab.core import Box, Carry, ConfigError, EnvSpec, Observation
+from rl_lab.components.normalizer import KeyedNormalizer, RunningNormalizer
+from rl_lab.components.observation import ObservationReader, is_image
+from rl_lab.core import ACTION_MASK, Box, Carry, ConfigError, EnvSpec, Observation, flat_dim, tree_map
 from rl_lab.ops.distributions import Distribution
 
 Inputs = tuple[Any, Tensor | None]  # what the first network reads, and the mask of allowed actions
@@ -21,8 +22,9 @@ Inputs = tuple[Any, Tensor | None]  # what the first network reads, and the mask
 class ActorCritic(nn.Module):
     """Observation -> [normaliser] -> [encoder] -> [memory] -> actor trunk -> action head; critic trunk -> value.
 
-    Without a critic the value head sits on the actor's trunk. Inputs are [N, ...] with `is_first` [N], or sequences
-    [T, N, ...] with `is_first` [T, N].
+    Without a critic the value head sits on the actor's trunk. Trunks that are `DictEncoder`s choose their keys of a
+    dict observation, so that a critic may see what the actor does not; each key then has its own statistics.
+    Inputs are [N, ...] with `is_first` [N], or sequences [T, N, ...] with `is_first` [T, N].
     """
 
     def __init__(
@@ -32,14 +34,11 @@ class ActorCritic(nn.Module):
         self.actor, self.critic = components["actor"], components.get("critic")
         self.encoder = components.get("encoder")
         self.memory: Memory | None = components.get("memory")  # type: ignore[assignment]
-        self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None)
+        has_keyed_trunks = self.encoder is None and isinstance(self.actor, DictEncoder)
+        self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None or has_keyed_trunks)
         if self.read.has_mask and isinstance(spec.action, Box):
             raise ConfigError("environment: an action_mask needs discrete actions, but this action space is a Box")
-        if normalize_observations and not self.read.is_vector:
-            raise ConfigError(
-                "algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads"
-            )
-        self.normalizer = RunningNormalizer((self.read.dim,)) if normalize_observations else None
+        self.normalizer = observation_normalizer(self.read, has_keyed_trunks) if normalize_observations else None
         self.head = head
         trunk = self.actor if self.critic is None else self.critic
         self.value_head = orthogonal_linear(int(trunk.output_dim), 1, gain=1.0)  # type: ignore[arg-type]
@@ -80,7 +79,7 @@ class ActorCritic(nn.Module):
     def update_normalizer(self, obs: Observation) -> None:
         """Merge the observations of a rollout [T, N, ...] into the statistics, if there are any."""
         if self.normalizer is not None:
-            self.normalizer.update(self.read(obs)[0].flatten(0, 1))
+            self.normalizer.update(tree_map(lambda x: x.flatten(0, 1), self.read(obs)[0]))
 
     def _features(self, x: Any, carry: Carry, is_first: Tensor) -> tuple[Any, Carry]:
         if self.encoder is not None:
@@ -88,3 +87,13 @@ class ActorCritic(nn.Module):
         if self.memory is not None:
             x, carry = self.memory(x, carry, is_first)
         return x, carry
+
+
+def observation_normalizer(read: ObservationReader, has_keyed_trunks: bool) -> RunningNormalizer | KeyedNormalizer:
+    """Return statistics of what the trunks read: of one vector, or of every key that is one."""
+    space = read.space
+    if has_keyed_trunks and isinstance(space, Mapping) and not any(is_image(leaf) for leaf in space.values()):
+        return KeyedNormalizer({key: flat_dim(leaf) for key, leaf in space.items() if key != ACTION_MASK})
+    if not read.is_vector:
+        raise ConfigError("algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads")
+    return RunningNormalizer((read.dim,))

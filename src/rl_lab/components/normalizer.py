@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,27 @@ class RunningNormalizer(nn.Module):
         self.var.copy_(merged.var)
         self.count.view(1).copy_(merged.num_samples)  # torch's compiler loses what is written to a float64 scalar
         self.inv_std.copy_((merged.var + self.eps).rsqrt())
+
+
+class KeyedNormalizer(nn.Module):
+    """Normalises each key of a dict of vectors by statistics of its own.
+
+    Args:
+        dims: Width of each key.
+    """
+
+    def __init__(self, dims: Mapping[str, int]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({key: RunningNormalizer((dim,)) for key, dim in dims.items()})
+
+    def forward(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the normalised vectors [..., dim]."""
+        return {key: part(x[key]) for key, part in self.parts.items()}
+
+    def update(self, batch: Mapping[str, Tensor]) -> None:
+        """Merge the samples of each key [B, dim] into its statistics."""
+        for key, part in self.parts.items():
+            part.update(batch[key])  # type: ignore[operator]
 
 
 class RewardScaler(nn.Module):

@@ -1,0 +1,1 @@
+"""The legged-robot kit: simulation, robot models, terrain, MDP terms and tasks."""

@@ -1,0 +1,96 @@
+"""Calls events when their mode says so: at the start of all, at resets, at random intervals, or at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_lab.core import ConfigError, unknown_name
+from rl_lab.robots.managers.terms import Term, functions_of, interval, read_terms
+from rl_lab.robots.mdp import events
+from rl_lab.robots.mdp.state import RobotFacts
+from rl_lab.robots.mdp.world import NEEDS, Needs, World
+
+MODES = ("startup", "reset", "interval", "step")
+
+
+class EventManager:
+    """The events by mode. Those of intervals have a timer in every world."""
+
+    def __init__(self, config: Mapping[str, Any], facts: RobotFacts, num_envs: int) -> None:
+        options = {"mode": None, "interval_s": None}
+        path, known = "environment.events", functions_of([events])
+        self._terms = read_terms(path, config, known, facts, options=options, leading=2)
+        self._by_mode: dict[str, list[Term]] = {mode: [] for mode in MODES}
+        self._every: list[tuple[float, float]] = []
+        for term in self._terms:
+            mode = term.options["mode"]
+            if mode not in MODES:
+                raise ConfigError(f"{path}.{term.name}: " + unknown_name("mode", mode, MODES))
+            self._by_mode[mode].append(term)
+            if mode == "interval":
+                where = f"{path}.{term.name}.interval_s"
+                if term.options["interval_s"] is None:
+                    raise ConfigError(f"{where}: an event of mode interval needs it, such as [5, 10]")
+                low, high = interval(where, term.options["interval_s"])
+                self._every.append((low / facts.dt, high / facts.dt))
+        self._left = torch.zeros(len(self._every), num_envs, device=facts.default_pos.device)  # control steps
+
+    @property
+    def fields(self) -> list[str]:
+        """The model fields that need a value per world."""
+        return sorted({name for term in self._terms for name in NEEDS.get(term.function, Needs()).fields})
+
+    @property
+    def longest_lag(self) -> float:
+        """The longest actuator delay that may be drawn, in seconds."""
+        ranges = [term.params.get("range", (0.0, 0.02)) for term in self._terms if term.function is events.action_lag]
+        return max((float(high) for _, high in ranges), default=0.0)
+
+    def start(self, world: World) -> None:
+        """Run the startup events in every world."""
+        self._run("startup", world, torch.ones(world.sim.num_envs, dtype=torch.bool, device=world.sim.device))
+
+    def restart(self, world: World, mask: Tensor) -> None:
+        """Run the reset events in the worlds of `mask`, and wind their timers."""
+        self._run("reset", world, mask)
+        world.push = torch.where(mask.unsqueeze(-1), 0.0, world.push)
+        for index, (low, high) in enumerate(self._every):
+            self._left[index] = torch.where(mask, world.uniform(low, high), self._left[index])
+
+    def advance(self, world: World) -> None:
+        """Run what happens in every step, and the interval events whose time has come."""
+        everywhere = torch.ones(world.sim.num_envs, dtype=torch.bool, device=world.sim.device)
+        self._run("step", world, everywhere)
+        for index, term in enumerate(self._by_mode["interval"]):
+            left = self._left[index] - 1.0
+            due = left <= 0.0
+            if world.sim.device.type == "cpu" and not bool(due.any()):  # reading a flag costs nothing there
+                self._left[index] = left
+                continue
+            self._call(term, world, due)
+            self._left[index] = torch.where(due, world.uniform(*self._every[index]), left)
+
+    def _run(self, mode: str, world: World, mask: Tensor) -> None:
+        terms = self._by_mode[mode]
+        for term in terms:
+            self._call(term, world, mask)
+        if any(NEEDS.get(term.function, Needs()).recompute for term in terms):
+            world.sim.recompute()
+
+    def _call(self, term: Term, world: World, mask: Tensor) -> None:
+        drawn = term(world, mask)
+        if drawn is not None:
+            before = world.randomized.get(term.name, torch.zeros_like(drawn))
+            world.randomized[term.name] = torch.where(mask.unsqueeze(-1), drawn, before)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the timers."""
+        return {"left": self._left.clone()}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with these timers."""
+        self._left = state["left"].to(self._left.device, copy=True)

@@ -1,0 +1,1 @@
+"""Terms of a robot task: small functions of a `RobotState`, chosen and weighted by YAML."""

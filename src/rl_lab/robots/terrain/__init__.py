@@ -1,0 +1,1 @@
+"""Terrain: tiles in levels of difficulty, as MuJoCo geoms and as a height map."""

@@ -1,0 +1,281 @@
+"""The contract of the environment, and that its state is all there is to it."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from rl_lab.core import ConfigError, EnvironmentFault, tree_leaves
+from rl_lab.tracking.state_codec import decode, encode
+from tests.robots.tasks import task
+
+torch.set_num_threads(1)
+EVERYTHING = {  # randomisation, lags, delays and histories at once
+    "friction": {"mode": "reset", "params": {"range": [0.3, 1.2]}},
+    "restitution": {"mode": "startup"},
+    "base_mass": {"mode": "startup", "params": {"range": [-1.0, 3.0]}},
+    "link_mass": {"mode": "startup"},
+    "link_inertia": {"mode": "startup"},
+    "base_com": {"mode": "startup", "params": {"x": [-0.05, 0.05]}},
+    "gains": {"mode": "reset"},
+    "motor_strength": {"mode": "reset"},
+    "motor_offset": {"mode": "reset"},
+    "joint_friction": {"mode": "startup", "params": {"scale": [0.5, 1.5]}},
+    "joint_damping": {"mode": "startup", "params": {"scale": [0.5, 1.5]}},
+    "armature": {"mode": "startup"},
+    "action_lag": {"mode": "reset", "params": {"range": [0.0, 0.02]}},
+    "push": {"mode": "interval", "interval_s": [0.1, 0.3], "params": {"linear": [-0.5, 0.5], "angular": [-0.5, 0.5]}},
+}
+DELAYED = {
+    "actor": {
+        "history": 3,
+        "terms": {"base_ang_vel": {"noise": 0.2, "delay": [0, 2]}, "joint_pos": {"noise": 0.01, "delay": [0.5, 1.5]}},
+    }
+}
+MOVING = {"resample_s": [0.1, 0.4], "heading": 0.5, "curriculum": {"share": 0.0, "start": 0.3}}
+
+
+def everything(num_envs=6, **changes):
+    return task(num_envs=num_envs, events=EVERYTHING, observations=DELAYED, commands=MOVING, episode_s=0.6, **changes)
+
+
+def actions(env, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(env.num_envs, 12, generator=generator) for _ in range(steps)]
+
+
+def leaves(step):
+    return dict(tree_leaves(step._asdict()))
+
+
+def assert_equal(one, other):
+    first, second = leaves(one), leaves(other)
+    assert first.keys() == second.keys()
+    for path, leaf in first.items():
+        assert leaf.numpy().tobytes() == second[path].numpy().tobytes(), path  # -0.0 is not 0.0
+
+
+def test_a_restored_environment_goes_on_bit_for_bit():
+    env = everything()
+    env.reset(3)
+    plan = actions(env, 60)
+    for action in plan[:25]:
+        env.step(action)
+    tensors, structure = encode(env.get_state())
+    wanted = [env.step(action) for action in plan[25:]]
+    other = everything()
+    other.reset(99)
+    for action in plan[:4]:
+        other.step(action)
+    other.set_state(decode(structure, tensors))
+    ended = 0
+    for step, action in zip(wanted, plan[25:], strict=True):
+        assert_equal(step, other.step(action))
+        ended += int((step.terminated | step.truncated).sum())
+    assert ended >= 6
+
+
+def test_a_seed_gives_the_same_episodes_in_a_used_environment():
+    env, fresh = everything(), everything()
+    env.reset(5)
+    for action in actions(env, 20, seed=4):
+        env.step(action)
+    for (_, a), (_, b) in zip(tree_leaves(env.reset(7)), tree_leaves(fresh.reset(7)), strict=True):
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+    for action in actions(env, 40):
+        assert_equal(env.step(action), fresh.step(action))
+
+
+def test_final_observations_are_what_the_step_led_to():
+    env = task(num_envs=8, episode_s=0.2, observations={"actor": {"noise": False}})
+    env.reset(0)
+    cut = torch.zeros(8, dtype=torch.bool)
+    for count, action in enumerate(actions(env, 25), 1):
+        step = env.step(action)
+        ended = step.terminated | step.truncated
+        for name, final in step.final_observations.items():
+            assert torch.equal(final[~ended], step.observations[name][~ended])
+        assert not (step.terminated & step.truncated).any()
+        final, first = step.final_observations["actor"][ended], step.observations["actor"][ended]
+        torch.testing.assert_close(final[:, -12:], action.clamp(-10, 10)[ended])  # the last action, as it was taken
+        assert (first[:, -12:] == 0.0).all()
+        cut |= step.truncated
+        assert bool(step.truncated.all()) == (count % 10 == 0)
+    assert cut.all()
+
+
+def test_what_a_step_returned_is_never_written_to():
+    env = everything()
+    env.reset(0)
+    plan = actions(env, 30)
+    step = env.step(plan[0])
+    copies = {path: leaf.clone() for path, leaf in leaves(step).items()}
+    for action in plan[1:]:
+        env.step(action)
+    for path, leaf in leaves(step).items():
+        assert torch.equal(leaf, copies[path]), path
+
+
+def test_the_action_given_is_not_changed():
+    env = task()
+    env.reset(0)
+    action = torch.randn(4, 12) * 30.0  # beyond the clip
+    copy = action.clone()
+    env.step(action)
+    assert torch.equal(action, copy)
+
+
+def test_the_state_is_that_of_mujoco():
+    """Velocities, feet and forces against MuJoCo's own functions on one world."""
+    env = task(num_envs=2)
+    env.reset(0)
+    for action in actions(env, 12):
+        env.step(action)
+    model, data = env.world.model, mujoco.MjData(env.world.model)
+    data.qpos[:], data.qvel[:] = (env.world.sim.read(name)[1].double().numpy() for name in ("qpos", "qvel"))
+    mujoco.mj_forward(model, data)
+    state, velocity = env._read(), np.zeros(6)
+    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, env.world.layout.base, velocity, 1)
+    np.testing.assert_allclose(state.lin_vel[1], velocity[3:], atol=1e-5)
+    np.testing.assert_allclose(state.ang_vel[1], velocity[:3], atol=1e-5)
+    for index, name in enumerate(env.robot.feet):
+        site = model.site(name).id
+        mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, site, velocity, 0)
+        np.testing.assert_allclose(state.foot_vel[1, index], velocity[3:], atol=1e-4)
+        np.testing.assert_allclose(state.foot_pos[1, index], data.site_xpos[site], atol=1e-5)
+    joints = [data.joint(name).qpos[0] for name in env.robot.joint_names]
+    np.testing.assert_allclose(state.joint_pos[1], joints, atol=1e-6)
+
+
+def test_a_standing_robot_stands():
+    env = task(
+        num_envs=2, events={"reset_base": {"params": {"velocity": [0.0, 0.0]}}, "push": None, "reset_joints": None}
+    )
+    env.reset(0)
+    for _ in range(50):
+        step = env.step(torch.zeros(2, 12))
+    state = env._read()
+    assert state.contact.all()
+    assert not step.terminated.any()
+    weight = 9.81 * env.world.sim.read_model("body_mass").sum(-1)
+    torch.testing.assert_close(state.foot_force[..., 2].sum(-1), weight, rtol=0.05, atol=0.0)
+    torch.testing.assert_close(state.foot_height, torch.zeros(2, 4), atol=4e-3, rtol=0.0)
+    torch.testing.assert_close(state.contact_time, torch.full((2, 4), 1.0), atol=0.3, rtol=0.0)
+    assert float(state.base_pos[0, 2]) == pytest.approx(0.26, abs=0.03)
+
+
+def test_rewards_are_the_weighted_sum_and_every_term_is_logged():
+    env = task(num_envs=4)
+    env.reset(0)
+    total = torch.zeros(4)
+    for action in actions(env, 10):
+        step = env.step(action)
+        total += step.rewards
+        assert not (step.terminated | step.truncated).any()
+    means = {name: value for name, value in step.infos.items() if name.startswith("reward/")}
+    assert set(means) == {f"reward/{term.name}" for term in env.rewards.terms}
+    torch.testing.assert_close(sum(means.values()) * 10 * env.world.facts.dt, total, atol=1e-5, rtol=1e-4)
+    assert (step.infos["velocity_error"] > 0.0).all()
+
+
+def test_falls_end_the_task_and_time_only_cuts_it():
+    env = task(num_envs=4, episode_s=0.5, events={"reset_base": {"params": {"tilt": [1.5, 1.5]}}})
+    env.reset(0)
+    step = env.step(torch.zeros(4, 12))
+    assert step.terminated.all()
+    assert not step.truncated.any()
+    assert (step.infos["ended/tilted"] == 1.0).all()
+
+
+def test_positive_rewards_only_still_let_a_fall_cost():
+    old = dict.fromkeys(term.name for term in task().rewards.terms)  # null takes a term away
+    terms = {**old, "lin_vel_z": {"weight": -100.0}, "termination": {"weight": -5.0}}
+    over = {"reset_base": {"params": {"tilt": [1.5, 1.5], "velocity": [-2.0, -2.0]}}}
+    env = task(rewards={"only_positive": True, "terms": terms}, events=over)
+    env.reset(0)
+    torch.testing.assert_close(env.step(torch.zeros(4, 12)).rewards, torch.full((4,), -5.0 * 0.02))
+
+
+def test_a_foreign_state_is_refused():
+    env = task(num_envs=2)
+    env.reset(0)
+    with pytest.raises(EnvironmentFault, match="has 4 worlds and cannot go on from 2 worlds"):
+        task(num_envs=4).set_state(env.get_state())
+
+
+def test_describe_is_a_plain_tree_that_a_controller_can_use():
+    env = everything()
+    facts = env.describe()
+    assert facts["joint_names"][0] == "FL_hip_joint"
+    assert facts["kp"] == [25.0] * 12
+    assert facts["default"][:3] == [0.1, 0.8, -1.5]
+    assert facts["control_hz"] == pytest.approx(50.0)
+    actor = facts["observations"]["actor"]
+    assert [term["name"] for term in actor][:2] == ["base_lin_vel", "base_ang_vel"]
+    assert sum(term["width"] * term["history"] for term in actor) == env.spec.observation["actor"].shape[0]
+    assert facts["command_ranges"]["vx"] == [-1.0, 1.0]
+    import json
+
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"robot": "quadroped"}, r"environment.robot: unknown robot 'quadroped'; did you mean 'quadruped'"),
+        ({"rewards": {"terms": {"feet_stumbl": {"weight": 1.0}}}}, r"unknown function 'feet_stumbl'; did you mean"),
+        ({"rewards": {"terms": {"torques": {"weight": "much"}}}}, r"terms.torques.weight: must be a number"),
+        (
+            {"rewards": {"terms": {"collision": {"params": {"bodies": ["wing"]}}}}},
+            r"collision.params.bodies: unknown name 'wing' .choices: FL_calf",
+        ),
+        ({"rewards": {"terms": {"joint_deviation": {"weight": 1.0}}}}, r"params.joints: joint_deviation needs it"),
+        ({"terminations": {"fallen": {}}}, r"environment.terminations.fallen.params.height: fallen needs it"),
+        ({"events": {"push": {"mode": "sometimes"}}}, r"environment.events.push: unknown mode 'sometimes'"),
+        ({"events": {"push": {"interval_s": None}}}, r"environment.events.push.interval_s: an event of mode interval"),
+        ({"commands": {"vz": [0, 1]}}, r"environment.commands: unknown key 'vz'"),
+        ({"commands": {"gait": {"offsets": [0.0]}}}, r"gait.offsets: has 1 numbers, but there are 4 feet"),
+        ({"simulation": {"time_step": 1}}, r"environment.simulation: unknown key 'time_step'; did you mean 'timestep'"),
+        ({"control": {"joints": {"*_wing": {"kp": 1.0}}}}, r"'\*_wing'"),
+        ({"commands": {"curriculum": {"reward": "track"}}}, r"curriculum.reward: unknown reward term 'track'"),
+        ({"terrain": {"tile": {}}}, r"environment.terrain: unknown key 'tile'"),
+    ],
+)
+def test_bad_configs_are_refused_in_one_line(changes, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        task(**changes)
+    assert "\n" not in str(error.value)
+
+
+def test_a_term_of_your_own_is_named_by_its_module():
+    own = {
+        "function": "tests.robots.own_terms:calm_knees",
+        "weight": -1.0,
+        "params": {"joints": "*_calf_joint", "limit": 0.0},
+    }
+    env = task(rewards={"terms": {"calm_knees": own}})
+    env.reset(0)
+    step = env.step(torch.ones(4, 12))
+    speed = env.last_state.joint_vel[:, 2::3].abs().sum(-1)
+    torch.testing.assert_close(step.infos["reward/calm_knees"], -speed)
+    with pytest.raises(ConfigError, match="'tests.robots.own_terms:wild_knees' is not a function"):
+        task(rewards={"terms": {"calm_knees": {"function": "tests.robots.own_terms:wild_knees"}}})
+
+
+@pytest.mark.parametrize("name", ["legged_quadruped", "legged_pm01", "legged_sa01_rough", "legged_rotunbot"])
+def test_every_action_drives_the_joint_of_its_name(name):
+    small = {"terrain": {"num_levels": 1, "num_columns": 1}} if name.endswith("rough") else {}
+    env = task(name, num_envs=1, events={"motor_offset": None}, **small)
+    env.reset(0)
+    model = env.world.model
+    names = env.robot.joint_names
+    assert len(set(names)) == len(names) == model.nu
+    for column, joint in enumerate(env.robot.joints):
+        action = torch.zeros(1, len(names))
+        action[0, column] = 0.5
+        env.step(action)
+        actuator = model.actuator(joint.name)
+        assert model.joint(int(actuator.trnid[0])).name == joint.name
+        rest = 0.0 if joint.control == "velocity" else joint.default
+        wanted = rest + 0.5 * joint.action_scale
+        assert float(env.world.sim.read("ctrl")[0, actuator.id]) == pytest.approx(wanted, abs=1e-6)

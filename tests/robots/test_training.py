@@ -1,0 +1,86 @@
+"""Robot tasks through the whole lab: runs that are killed end in the same bits, and a small one learns."""
+
+import random
+
+import pytest
+import torch
+
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble, build
+from rl_lab.config.compose import compose
+from rl_lab.config.resume import config_files
+from rl_lab.config.targets import Targets
+from rl_lab.tracking.run_directory import RunDirectory
+from tests.test_kill_resume import fingerprint, finish, kill_at_a_random_moment, start
+
+torch.set_num_threads(1)
+SMALL = [
+    "environment.num_envs=16",
+    "environment.episode_s=0.5",
+    "environment.simulation.num_threads=1",
+    "environment.commands.resample_s=[0.1,0.3]",
+    "environment.commands.curriculum={share: 0.0}",
+    "environment.events.push.interval_s=[0.1,0.3]",
+    "+environment.events.motor_strength={mode: reset}",
+    "+environment.events.action_lag={mode: reset}",
+    "environment.observations.actor.terms.joint_vel.delay=[0,2]",
+    "+environment.observations.actor.history=2",
+    "training.total_timesteps=2_304",
+    "training.eval_frequency=1_152",
+    "training.num_eval_episodes=4",
+    "training.eval_num_envs=4",
+    "training.checkpoint_frequency=200",
+    "logging.every_steps=768",
+    "logging.terminal=false",
+]
+
+
+def test_a_killed_run_ends_in_the_same_bits(tmp_path):
+    """Delays, histories, lags, curricula, pushes and command timers included; a checkpoint falls within a rollout."""
+    whole, killed, elsewhere = tmp_path / "whole", tmp_path / "killed", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    train = ["train", "+experiment=quadruped_flat_ppo", *SMALL, "--run-dir"]
+    finish([*train, str(whole)], tmp_path)
+    rng, died = random.Random(0), 0
+    process = start([*train, str(killed)], tmp_path)
+    while died < 1:
+        kill_at_a_random_moment(process, killed, rng)
+        if process.exitcode == 0:
+            break
+        died += 1
+        process = start(["resume", str(killed)], elsewhere)
+    process.join(120)
+    assert process.exitcode == 0, (elsewhere / "output.txt").read_text()
+    assert died
+    assert fingerprint(killed) == fingerprint(whole)
+    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def evaluations(name, root, *overrides):
+    """Train; return the metrics of the first and of the last evaluation."""
+    config = compose([f"+experiment={name}", "logging=quiet", f"experiment.root={root}", *overrides])
+    parts = assemble(config, Targets(AllowList()))
+    run = RunDirectory.create(root, name, 1, files=config_files(parts))
+    orchestrator = build(parts, run)
+    before = orchestrator.evaluator.evaluate(parts.workflow, step=0)
+    orchestrator.run()
+    return before, orchestrator.evaluator.evaluate(parts.workflow, step=1)
+
+
+def test_the_rolling_robot_learns_to_follow_its_command(tmp_path):
+    """The smallest robot task that shows learning: it rolls as fast as it is told after a few seconds of training."""
+    small = ["environment.num_envs=128", "environment.episode_s=3", "environment.simulation.num_threads=1"]
+    budget = ["training.total_timesteps=61_440", "training.eval_frequency=10_000_000"]
+    check = ["training.num_eval_episodes=32", "training.eval_num_envs=32"]
+    before, after = evaluations("rotunbot_flat_ppo", tmp_path, *small, *budget, *check)
+    assert after["info/velocity_error"] < 0.8 * before["info/velocity_error"]
+    assert after["return"] > 1.1 * before["return"]
+
+
+@pytest.mark.learning
+def test_the_quadruped_learns_to_walk(tmp_path):
+    """A quarter of the packaged experiment, about 4 minutes on 2 cores: it moves as told, and does not fall."""
+    budget = ["training.total_timesteps=2_457_600", "training.eval_frequency=100_000_000"]
+    before, after = evaluations("quadruped_flat_ppo", tmp_path, *budget)
+    assert after["info/velocity_error"] < 0.5 * before["info/velocity_error"]
+    assert after["length"] > 450
