@@ -40,6 +40,8 @@ OPTIONAL_PACKAGES = {
     "wandb",
     "optuna",
     "onnx",
+    "onnxruntime",
+    "onnxscript",
     "ale_py",
     "minigrid",
     "dm_control",

@@ -28,7 +28,8 @@ def run(words):
     if words[:2] == ["lab", "resume"]:  # longer than a tiny run, but not by hours
         words = [re.sub(r"=\d[\d_]{3,}$", "=512", word) for word in words]
     if words[0] == "lab":
-        tiny = ["budget=tiny"] if words[1] == "train" and "budget=tiny" not in words and "--cfg" not in words else []
+        is_set = {"budget=tiny", "--cfg", "--from-run"} & {*words}  # another run's config is tiny already
+        tiny = ["budget=tiny"] if words[1] == "train" and not is_set else []
         result = CliRunner().invoke(app, [*words[1:], *tiny])
         assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}"
     elif words[0] == "make":

@@ -12,6 +12,7 @@ from rl_lab.environments.cartpole import CartPole
 from rl_lab.environments.counting import Counting
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.environments.identity import Identity
+from rl_lab.environments.lock import Lock
 from rl_lab.environments.memory import Memory
 from rl_lab.environments.minatar.asterix import MinAtarAsterix
 from rl_lab.environments.minatar.breakout import MinAtarBreakout
@@ -35,6 +36,7 @@ ENVIRONMENTS = {
     "identity continuous": lambda: Identity(5, kind="continuous", sizes=(1, 1)),
     "counting": lambda: Counting(5),
     "memory": lambda: Memory(5),
+    "lock": lambda: Lock(5, turns=2, choices=2),
     "cartpole": lambda: CartPole(5, max_episode_steps=25),
     "pendulum": lambda: Pendulum(5, max_episode_steps=30),
     "minatar Breakout": lambda: MinAtarBreakout(5),
@@ -52,7 +54,12 @@ ENVIRONMENTS = {
     "gym mixed": gymnasium_env("Zoo/Pilot-v0", wrappers=[{"time_limit": 40}]),
     "gym process": gymnasium_env("CartPole-v1", backend="process", num_workers=2),
 }
-SAME_START = ("FrozenLake-v1", "tensor/MinAtar-Asterix", "tensor/MinAtar-SpaceInvaders")  # whatever the seed
+SAME_START = (
+    "FrozenLake-v1",
+    "tensor/Lock",
+    "tensor/MinAtar-Asterix",
+    "tensor/MinAtar-SpaceInvaders",
+)  # whatever the seed
 STATE_LEAVES = (torch.Tensor, np.ndarray, int, float, str, bool, type(None))
 
 

@@ -11,6 +11,7 @@ from rl_lab.core import Box, ConfigError, EnvironmentFault, MultiDiscrete
 from rl_lab.environments.cartpole import CartPole
 from rl_lab.environments.counting import ENV, EPISODE, LAST_ACTION, STEP, Counting
 from rl_lab.environments.identity import Identity
+from rl_lab.environments.lock import Lock
 from rl_lab.environments.memory import Memory
 from rl_lab.environments.pendulum import Pendulum
 
@@ -113,6 +114,22 @@ def test_memory_pays_only_for_the_cue_at_the_question():
             obs = step.observations
 
 
+def test_the_lock_opens_to_its_combination_alone():
+    env = Lock(2, turns=5, choices=3)
+    obs, reached = env.reset(0), 0
+    right = [turn * turn * 7 % 11 % 3 for turn in range(5)]
+    assert len(set(right)) > 1
+    for turn, choice in enumerate(right):  # the first copy knows it, the second chooses 0 for ever
+        assert obs.argmax(-1).tolist() == [turn, reached]
+        step = env.step(torch.tensor([choice, 0]))
+        reached = reached + 1 if right[reached] == 0 else 0
+        assert step.rewards.tolist() == [float(turn == 4), 0.0]
+        assert step.terminated.tolist() == [turn == 4, False]
+        obs = step.observations
+    assert step.final_observations[0].argmax() == 5
+    assert obs[0].argmax() == 0
+
+
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_identity_pays_for_the_target(kind):
     sizes = (4,) if kind == "discrete" else (2, 3)
@@ -173,6 +190,7 @@ def test_identity_counts_and_punishes_forbidden_choices():
         (lambda: Identity(1, kind="continuous", masked=True), "environment.masked"),
         (lambda: Identity(1, sizes=(2, 3)), "environment.sizes"),
         (lambda: Memory(1, length=1), "environment.length"),
+        (lambda: Lock(1, choices=1), "environment.turns must be 1 or more and choices 2 or more, got 12 and 1"),
         (lambda: Counting(1, min_length=9), "environment.min_length"),
         (lambda: CartPole(0), "environment.num_envs"),
     ],

@@ -312,6 +312,9 @@ def test_closing_waits_for_the_running_step_and_frees_the_thread():
     before, env = set(threading.enumerate()), Slow(0)
     ahead = BackgroundEnv(env)
     (thread,) = set(threading.enumerate()) - before
+    assert ahead.describe() == env.describe() == {}
+    env.describe = lambda: {"joint_names": ["hip"]}
+    assert ahead.describe() == {"joint_names": ["hip"]}
     ahead.reset(0)
     ahead.start(torch.zeros(NUM_ENVS, dtype=torch.int64))
     ahead.close()

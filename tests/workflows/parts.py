@@ -28,20 +28,33 @@ def trunks(spec, hidden=(16,), shared=False):
     return {"actor": MLP(dim, hidden)} | ({} if shared else {"critic": MLP(dim, hidden)})
 
 
-def make_ppo(spec, components=None, *, num_envs=4, lr=1e-3, optimizer=None, seed=0, **options):
-    """Return an initialised PPO; the same seed gives the same parameters."""
+def make_ppo(
+    spec,
+    components=None,
+    *,
+    num_envs=4,
+    lr=1e-3,
+    optimizer=None,
+    seed=0,
+    extensions=None,
+    workflow_class=PPO,
+    buffers=None,
+    **options,
+):
+    """Return an initialised PPO; the same seed gives the same parameters. Extensions are further components."""
     seed_everything(seed)
-    workflow = PPO(**options)
+    workflow = workflow_class(**options)
+    components = (trunks(spec) if components is None else components) | (extensions or {})
     workflow.initialize(
         WorkflowContext(
             config={},
             device=torch.device("cpu"),
             spec=spec,
             num_envs=num_envs,
-            components=Named("component", trunks(spec) if components is None else components),
+            components=Named("component", components),
             controllers=Named("controller", {}),
             optimizers=Optimizers({"policy": optimizer or partial(torch.optim.Adam, lr=lr, eps=1e-5, fused=True)}),
-            buffers=Named("buffer", {}),
+            buffers=Named("buffer", buffers or {}),
             rng=RngStreams(seed),
         )
     )

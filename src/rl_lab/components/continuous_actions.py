@@ -12,9 +12,9 @@ from torch import Tensor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, flat_dim
 
 FITTING = {  # which workflows take which actions
-    "continuous": ("Dreamer", "PPO", "PlaNet", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
-    "discrete": ("DQN", "Dreamer", "PPO", "PlaNet", "SAC", "TDMPC", "WorldModels"),
-    "multi-discrete": ("Dreamer", "PPO", "PlaNet", "TDMPC", "WorldModels"),
+    "continuous": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
+    "discrete": ("DQN", "Dreamer", "PPO", "PPOAMP", "PlaNet", "SAC", "TDMPC", "WorldModels"),
+    "multi-discrete": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "TDMPC", "WorldModels"),
     "mixed": ("Dreamer", "PlaNet", "TDMPC", "WorldModels"),
 }
 

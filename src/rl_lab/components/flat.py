@@ -78,11 +78,16 @@ class FlatActorCritic(FlatParameters):
         return Evaluation(*(output.detach() for output in self._outputs))
 
     def set_gradient(
-        self, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None
+        self, log_prob_grad: Tensor, entropy_grad: float, value_grad: Tensor, max_norm: float | None, *losses: Tensor
     ) -> Tensor:
-        """Set the gradient, given those by what `evaluate` returned; return its norm before clipping."""
-        grads = (log_prob_grad, torch.full_like(self._outputs[1], entropy_grad), value_grad)
-        parts = torch.autograd.grad(self._outputs, self.parts, grads, materialize_grads=True)
+        """Set the gradient, given those by what `evaluate` returned, and of other losses; return its unclipped norm."""
+        grads = (
+            log_prob_grad,
+            torch.full_like(self._outputs[1], entropy_grad),
+            value_grad,
+            *map(torch.ones_like, losses),
+        )
+        parts = torch.autograd.grad((*self._outputs, *losses), self.parts, grads, materialize_grads=True)
         self.tensor.grad = torch.cat([part.flatten() for part in parts])
         return clip_gradient(self.tensor.grad, max_norm)
 

@@ -9,7 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, MultiDiscrete, Observation, Space, flat_dim
+from rl_lab.core import (
+    ACTION_MASK,
+    Box,
+    ConfigError,
+    Discrete,
+    MultiDiscrete,
+    Observation,
+    Space,
+    flat_dim,
+    leaves_of,
+    unknown_name,
+)
 
 
 def read_leaf(space: Box | Discrete | MultiDiscrete, x: Tensor) -> Tensor:
@@ -57,3 +68,29 @@ class ObservationReader:
         assert isinstance(self.space, Mapping)
         parts = {key: read_leaf(leaf, obs[key]) for key, leaf in self.space.items() if key != ACTION_MASK}
         return parts if self.keep_dict else torch.cat(list(parts.values()), -1), action_mask(obs)
+
+
+class VectorReader:
+    """Reads one vector [..., dim] of an observation: one key of a dict, or all that is no mask.
+
+    Args:
+        space: The environment's observation space.
+        key: Which part of a dict; None: everything.
+        path: Who asks, for errors.
+    """
+
+    def __init__(self, space: Space, key: str | None, path: str) -> None:
+        leaves = leaves_of(space)
+        if key is not None and not isinstance(space, Mapping):
+            raise ConfigError(f"{path}.key: the observation has no key {key!r}, it is one array (set null)")
+        if key is not None and key not in leaves:
+            raise ConfigError(f"{path}.key: " + unknown_name("observation", key, leaves))
+        part = space if key is None else leaves[key]
+        if any(is_image(leaf) for leaf in leaves_of(part).values()):
+            raise ConfigError(f"{path}: reads vectors, not images")
+        self._key, self._read = key, ObservationReader(part, keep_dict=False)
+        self.dim = self._read.dim
+
+    def __call__(self, obs: Observation) -> Tensor:
+        """Return the vectors [..., dim]."""
+        return self._read(obs if self._key is None else obs[self._key])[0]  # type: ignore[index]

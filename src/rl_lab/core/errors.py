@@ -44,3 +44,10 @@ def unknown_name(kind: str, name: object, choices: Iterable[object]) -> str:
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {kind} {str(name)!r}{hint} (choices: {', '.join(known) or 'none'})"
+
+
+def check_choice(kind: str, value: object, choices: Iterable[object]) -> None:
+    """Raise when an option is not one of its choices."""
+    known = list(choices)
+    if value not in known:
+        raise ConfigError(unknown_name(kind, value, known))

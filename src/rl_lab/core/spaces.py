@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +63,17 @@ def num_choices(space: Space) -> int:
 ACTION_MASK = "action_mask"  # key of a dict observation: True where a choice is allowed, [N, num_choices(action)]
 
 
+Flip = Sequence[tuple[int, float]]  # (source, sign) for each entry: that of the mirror image is sign * x[source]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """How a task that is the same in a mirror looks there: flat observations by key, and flat actions."""
+
+    observation: Mapping[str, Flip]  # the key is "" where the observation is no dict
+    action: Flip
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What a workflow may know of an environment."""
@@ -74,6 +85,7 @@ class EnvSpec:
     exact_resume: bool = True  # False: the state of a running episode cannot be restored
     action_repeat: int = 1  # frames per env step
     steps_per_second: float | None = None  # env steps per second of the task's own time, as far as it tells
+    mirror: Mirror | None = None  # of a task that is left-right symmetric
 
     def __post_init__(self) -> None:
         parts = leaves_of(self.action)

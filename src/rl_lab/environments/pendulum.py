@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from rl_lab.core import Box, EnvSpec
+from rl_lab.core import Box, EnvSpec, Mirror
 from rl_lab.environments.tensor_env import Dynamics, TensorEnv
 
 GRAVITY = 10.0  # m/s^2; mass 1 kg, length 1 m
 MAX_SPEED = 8.0  # rad/s
 MAX_TORQUE = 2.0  # N m
 SECONDS = 0.05  # per step, semi-implicit Euler
+MIRROR = Mirror({"": [(0, 1.0), (1, -1.0), (2, -1.0)]}, [(0, -1.0)])  # left is as good as right
 
 
 class Pendulum(TensorEnv):
@@ -29,7 +30,8 @@ class Pendulum(TensorEnv):
 
     def __init__(self, num_envs: int, *, max_episode_steps: int = 200, device: torch.device | str = "cpu") -> None:
         torque = Box((1,), low=-MAX_TORQUE, high=MAX_TORQUE)
-        super().__init__(EnvSpec("tensor/Pendulum", Box((3,)), torque, max_episode_steps), num_envs, device)
+        spec = EnvSpec("tensor/Pendulum", Box((3,)), torque, max_episode_steps, mirror=MIRROR)
+        super().__init__(spec, num_envs, device)
 
     def _initial(self) -> Dynamics:
         draw = self._uniform(2, low=-1.0, high=1.0)

@@ -3,37 +3,39 @@
 Time limits bootstrap from the true last observation and terminations do not. Old values and log-probabilities are those
 of the policy that collected, recomputed at the start of an update: nothing has changed since, and `act` stays cheap.
 A memory component makes the policy recurrent: minibatches then consist of sequences that start from their stored carry.
+Components named in `EXTENSIONS` switch on what happens beside it, at the points of `components.extension`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from rl_lab.components.action_heads import action_head
-from rl_lab.components.actor_critic import ActorCritic
+from rl_lab.components.actor_critic import ActorCritic, Inputs
 from rl_lab.components.continuous_actions import reject_actions
+from rl_lab.components.extension import Extensions
 from rl_lab.components.flat import FlatActorCritic, bare_step, masked_step
 from rl_lab.components.normalizer import RewardScaler
 from rl_lab.components.paired import PairedActorCritic
+from rl_lab.components.sequences import cut_sequences
 from rl_lab.core import (
     Actions,
     Batch,
     Carry,
-    ConfigError,
     Extras,
     Metrics,
     Observation,
     Phase,
     Workflow,
     WorkflowContext,
+    check_choice,
     hook,
     tree_map,
-    unknown_name,
 )
 from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
 from rl_lab.ops.losses import (
@@ -80,6 +82,8 @@ class PPO(Workflow):
         sequence_length: Steps a memory is trained through at once; divides the rollout's vector steps.
     """
 
+    EXTENSIONS: ClassVar[tuple[str, ...]] = ("estimator", "rnd", "symmetry")
+
     def __init__(
         self,
         *,
@@ -105,8 +109,8 @@ class PPO(Workflow):
         sequence_length: Count = 16,
     ) -> None:
         super().__init__()
-        check_choice("normalize_advantages", normalize_advantages, get_args(AdvantageScope))
-        check_choice("learning_rate_schedule", learning_rate_schedule, get_args(RateSchedule))
+        check_choice("algorithm.normalize_advantages", normalize_advantages, get_args(AdvantageScope))
+        check_choice("algorithm.learning_rate_schedule", learning_rate_schedule, get_args(RateSchedule))
         self.gamma, self.gae_lambda = gamma, gae_lambda
         self.num_epochs, self.num_minibatches = num_epochs, num_minibatches
         self.clip_range, self.value_clip_range = clip_range, value_clip_range
@@ -125,7 +129,7 @@ class PPO(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components and build the optimiser `policy` over one flat parameter."""
         if isinstance(context.spec.action, Mapping):
-            reject_actions(context.spec, "PPO")
+            reject_actions(context.spec, type(self).__name__)
         actor_dim = int(context.components["actor"].output_dim)  # type: ignore[arg-type]
         self.policy = ActorCritic(
             context.spec,
@@ -137,7 +141,9 @@ class PPO(Workflow):
         self.reward_scaler = (
             RewardScaler(context.num_envs, self.gamma).to(context.device) if self.normalize_rewards else None
         )
-        is_plain = context.num_envs <= FEW_ENVS and PairedActorCritic.fits(self.policy)
+        self.extensions = Extensions(context.components, self.EXTENSIONS)
+        self.extensions.bind(context, self.policy, self.read)
+        is_plain = context.num_envs <= FEW_ENVS and not self.extensions and PairedActorCritic.fits(self.policy)
         self.networks = PairedActorCritic(self.policy) if is_plain else FlatActorCritic(self.policy)
         adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
         self.optimizer = context.optimizers.build("policy", [self.networks.tensor], default=adam)
@@ -150,11 +156,15 @@ class PPO(Workflow):
         """Return the memory's state at an episode's start."""
         return self.policy.initial_carry(num_envs)
 
+    def read(self, obs: Observation) -> Inputs:
+        """Return what the networks read of observations [B, ...]."""
+        return self.extensions.inputs(self.policy.inputs(obs))
+
     def act(
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Sample, or take the most likely action; record the latents behind continuous actions and the carry before."""
-        pi, next_carry = self.networks.policy(self.policy.inputs(obs), carry, is_first)
+        pi, next_carry = self.networks.policy(self.read(obs), carry, is_first)
         latents = pi.sample() if explore else pi.mode()
         actions = self.policy.head.to_environment(latents)
         extras: Extras = {} if actions is latents else {"latents": latents}
@@ -167,7 +177,7 @@ class PPO(Workflow):
         """Several epochs of minibatch ascent on the clipped objective over one rollout [T, N, ...]."""
         if self.learning_rate_schedule == "linear":
             self.optimizer.param_groups[0]["lr"] = linear_decay(self.initial_lr, phase.progress)
-        rollout, fit = self._evaluate(batch)
+        rollout, fit = self._evaluate(batch, phase.progress)
         scalars: list[Any] = []
         log_ratios: list[Tensor] = []
         keeps: list[Tensor] = []
@@ -180,26 +190,27 @@ class PPO(Workflow):
                 self._step() if self.target_kl is None else masked_step(self.optimizer, keep)
                 log_ratios.append(log_ratio)
                 keeps.append(keep)
+        learned = self.extensions.learn(batch, self.policy)
         self.policy.update_normalizer(batch["observations"])
-        return self._metrics(scalars, log_ratios, keeps) | {"explained_variance": fit}
+        return self._metrics(scalars, log_ratios, keeps) | {"explained_variance": fit} | learned
 
     @torch.no_grad()
-    def _evaluate(self, batch: Batch) -> tuple[dict[str, Any], Tensor]:
+    def _evaluate(self, batch: Batch, progress: float = 0.0) -> tuple[dict[str, Any], Tensor]:
         """Return what minibatches are made of, in rows, and how well the old values explain their targets."""
         shape = batch["rewards"].shape
         rows = tree_map(lambda x: x.flatten(0, 1), dict(batch))  # [T N, ...]: stored carries make every step a start
         latents = rows.get("latents", rows["actions"])
-        inputs = self.policy.inputs(rows["observations"])
+        inputs = self.read(rows["observations"])
         pi, values, carry = self.policy(inputs, rows.get("carry"), rows["is_first"])
         never = torch.zeros_like(rows["is_first"])  # what a step led to belongs to the same episode
-        next_values = self.policy.value(self.policy.inputs(rows["final_observations"]), carry, never)
+        next_values = self.policy.value(self.read(rows["final_observations"]), carry, never)
         dones = batch["terminated"] | batch["truncated"]
         rewards = batch["rewards"]
         if self.reward_scaler is not None:
             self.reward_scaler.update(rewards, dones)
             rewards = self.reward_scaler(rewards)
         advantages = gae(
-            rewards,
+            self.extensions.rewards(batch, rewards, progress),
             values.view(shape),
             next_values.view(shape),
             batch["terminated"],
@@ -217,24 +228,12 @@ class PPO(Workflow):
             "values": values,
             "advantages": advantages,
             "targets": targets,
+            **self.extensions.rows(rows["observations"]),
         }
         if self.is_recurrent:
             rollout |= {"is_first": rows["is_first"], "carry": rows["carry"]}
-            rollout = self._sequences(rollout, *shape)
+            rollout = cut_sequences(rollout, self.sequence_length, *shape)
         return self.networks.native(rollout), explained_variance(values, targets)
-
-    def _sequences(self, rows: dict[str, Any], steps: int, num_envs: int) -> dict[str, Any]:
-        """Cut rows [T N, ...] into sequences [L, T N / L, ...]; of the carries only the first of each is kept."""
-        length = min(self.sequence_length, steps)
-        if steps % length:
-            raise ConfigError(f"algorithm.sequence_length: {length} does not divide the {steps} collected vector steps")
-
-        def cut(x: Tensor) -> Tensor:
-            return x.unflatten(0, (-1, length, num_envs)).transpose(0, 1).flatten(1, 2)
-
-        cuts = tree_map(cut, rows)
-        cuts["carry"] = tree_map(lambda x: x[:1], cuts["carry"])
-        return cuts
 
     def _minibatches(self, rollout: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Shuffle the rows (or sequences) once and yield slices of them."""
@@ -252,15 +251,18 @@ class PPO(Workflow):
 
     def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Any], Tensor]:
         """Set the gradient of the objective (to be minimised); return its terms, and log(new / old) probability."""
+        losses, num_rows = self.extensions.losses(minibatch, self.policy), len(minibatch["values"])
+        minibatch = self.extensions.widen(minibatch)
         carry = tree_map(lambda x: x.squeeze(0), minibatch.get("carry"))
         now = self.networks.evaluate(minibatch["inputs"], carry, minibatch.get("is_first"), minibatch["latents"])
         log_ratio = now.log_prob - minibatch["log_probs"]
         policy_loss, by_log_prob = clipped_policy_loss(log_ratio, minibatch["advantages"], self.clip_range)
         critic_loss, by_value = value_loss(now.values, minibatch["targets"], minibatch["values"], self.value_clip_range)
         norm = self.networks.set_gradient(
-            by_log_prob, -self.entropy_coef, self.value_coef * by_value, self.max_grad_norm
+            by_log_prob, -self.entropy_coef, self.value_coef * by_value, self.max_grad_norm, *losses
         )
-        return [policy_loss, critic_loss, now.entropy, norm], torch.as_tensor(log_ratio)
+        done = torch.as_tensor(log_ratio[:num_rows])  # the KL is of what was done, not of rows that were added
+        return [policy_loss, critic_loss, now.entropy, norm], done
 
     def _follow_kl(self, log_ratio: Tensor, keep: Tensor) -> Tensor:
         """Adapt the learning rate, and return whether the update still goes on; both without waiting for the device."""
@@ -284,16 +286,13 @@ class PPO(Workflow):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return the discounted returns that the reward scale follows, one per environment."""
-        return {} if self.reward_scaler is None else {"returns": self.reward_scaler.returns}
+        """Return the discounted returns that the reward scale follows, one per environment; states of extensions."""
+        returns = {} if self.reward_scaler is None else {"returns": self.reward_scaler.returns}
+        return returns | ({"extensions": self.extensions.get_state()} if self.extensions else {})
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
         if self.reward_scaler is not None:
             self.reward_scaler.returns.copy_(state["returns"])
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise when an algorithm option is not one of its choices."""
-    if value not in choices:
-        raise ConfigError(unknown_name(f"algorithm.{name}", value, choices))
+        if self.extensions:
+            self.extensions.set_state(state["extensions"])
