@@ -35,7 +35,7 @@ HUGE = wp.constant(1e10)  # what MuJoCo itself calls a bad number
 @wp.kernel
 def keep_rows(source: wp.array2d[float], is_bad: wp.array[int], kept: wp.array2d[float]) -> None:
     """Copy the rows of worlds that are still finite."""
-    world, column = wp.tid()  # type: ignore[misc]
+    world, column = wp.tid()
     if is_bad[world] == 0:
         kept[world, column] = source[world, column]
 
@@ -63,7 +63,7 @@ def watch(
 @wp.kernel
 def restore_columns(columns: wp.array[int], kept: wp.array2d[float], target: wp.array2d[float]) -> None:
     """Copy some columns back."""
-    world, i = wp.tid()  # type: ignore[misc]
+    world, i = wp.tid()
     target[world, columns[i]] = kept[world, columns[i]]
 
 
