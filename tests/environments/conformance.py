@@ -101,6 +101,8 @@ def _build(case, info_keys=None):
         arguments["info_keys"] = _info_keys(arguments) if info_keys is None else info_keys
     elif "max_episode_steps" in arguments:
         arguments["max_episode_steps"] = min(arguments["max_episode_steps"], max(case.steps // 3, 2))
+    elif "episode_s" in arguments:
+        arguments["episode_s"] = min(arguments["episode_s"], 0.01 * max(case.steps // 3, 2))  # of 10 or 20 ms each
     return kind(**arguments | {"num_envs": NUM_ENVS})
 
 

@@ -30,6 +30,7 @@ FEWER = {
     "MiniGrid-": 150,
     "dm_control/": 90,
     "Humanoid": 180,
+    "legged_": 90,
     "BipedalWalker": 180,
 }
 PACKAGES = {

@@ -16,6 +16,7 @@ from rl_lab.config.resume import recompose
 from rl_lab.config.targets import Targets
 from rl_lab.config.validate import validate
 from rl_lab.core.environment import VectorEnv
+from rl_lab.core.errors import ConfigError
 from rl_lab.core.seeding import isolated_rng
 from rl_lab.core.spaces import EnvSpec
 from rl_lab.core.workflow import Workflow
@@ -65,6 +66,8 @@ def load_policy(
     with isolated_rng(0):
         composed = recompose(run)
         known = validate(resolve(composed), targets)
+        if (num := known["experiment"]["num_seeds"]) > 1:
+            raise ConfigError(f"experiment.num_seeds: a run of {num} agents is not one policy (choices: 1)")
         env: VectorEnv = targets.instantiate("environment", {**known["environment"], "num_envs": 1}, device=device)
         spec = seen_by_student(known, env.spec)  # it may have been a student
         config = freeze(validate(resolve(composed, dims(spec)), targets))

@@ -128,7 +128,9 @@ def _read_curriculum(path: str, config: Any) -> dict[str, Any] | None:
     if config is None:
         return None
     check_keys(path, config, tuple(CURRICULUM))
-    return {**CURRICULUM, **config}
+    options = {**CURRICULUM, **config}
+    numbers = {name: number(f"{path}.{name}", value) for name, value in options.items() if name != "reward"}
+    return {**options, **numbers}
 
 
 GAIT = {"cycle_s": 0.8, "offsets": None, "stance": 0.5, "legs": None, "amplitudes": (-0.26, 0.52, -0.26)}
@@ -136,7 +138,7 @@ GAIT = {"cycle_s": 0.8, "offsets": None, "stance": 0.5, "legs": None, "amplitude
 
 def read_gait(config: Mapping[str, Any], facts: RobotFacts) -> Gait:
     """Return the gait of a config; its legs name joints, one list per foot in the order of the feet."""
-    path, device = "environment.gait", facts.default_pos.device
+    path, device = "environment.commands.gait", facts.default_pos.device
     check_keys(path, config, tuple(GAIT))
     options = {**GAIT, **config}
     feet = len(facts.feet)

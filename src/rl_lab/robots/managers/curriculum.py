@@ -14,6 +14,7 @@ from rl_lab.robots.terrain.terrain import Terrain
 
 TERRAIN_KEYS = (
     *("tiles", "num_levels", "num_columns", "tile_size", "resolution", "border", "difficulty", "friction", "seed"),
+    "shape",
 )
 OWN = {"first_levels": 5, "curriculum": True, "scan": None}
 SCAN = {"length": 1.6, "width": 1.0, "spacing": 0.1}  # m; 17 x 11 points

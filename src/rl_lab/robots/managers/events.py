@@ -31,6 +31,10 @@ class EventManager:
             if mode not in MODES:
                 raise ConfigError(f"{path}.{term.name}: " + unknown_name("mode", mode, MODES))
             self._by_mode[mode].append(term)
+            if mode in ("interval", "step") and NEEDS.get(term.function, Needs()).recompute:
+                raise ConfigError(
+                    f"{path}.{term.name}.mode: constants of the model follow from it (choices: startup, reset)"
+                )
             if mode == "interval":
                 where = f"{path}.{term.name}.interval_s"
                 if term.options["interval_s"] is None:

@@ -232,12 +232,13 @@ def _write_masses(world: World, mask: Tensor) -> None:
 def _write_gains(world: World, mask: Tensor) -> None:
     """Write gains that make `strength` times the torque of an actuator whose own gains are multiplied by kp and kd."""
     columns = _actuators(world)
-    kp0, kd0 = default_gains(world.model)
-    kp0, kd0 = world.constant("kp", lambda: kp0), world.constant("kd", lambda: kd0)
+    kp0 = world.constant("kp", lambda: default_gains(world.model)[0])
+    kd0 = world.constant("kd", lambda: default_gains(world.model)[1])
+    own = (world.default("actuator_gainprm"), world.default("actuator_biasprm"))
     factors = {name: torch.ones(len(mask), len(kp0), device=mask.device) for name in ("kp", "kd", "strength")}
     factors = {name: value.index_copy(1, columns, world.factors[name]) for name, value in factors.items()}
     strength = factors["strength"]
-    gain, bias = gain_parameters(world.model, kp0 * factors["kp"] * strength, kd0 * factors["kd"] * strength)
+    gain, bias = gain_parameters(world.model, kp0 * factors["kp"] * strength, kd0 * factors["kd"] * strength, own)
     is_motor = world.constant("torque", lambda: torch.tensor([j.control == "torque" for j in world.robot.joints]))
     gain[:, columns, 0] *= torch.where(is_motor, world.factors["strength"], 1.0)
     world.sim.write_model("actuator_gainprm", gain, mask)

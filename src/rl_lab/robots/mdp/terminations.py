@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from rl_lab.robots.mdp.state import RobotState
@@ -28,9 +27,3 @@ def touched(state: RobotState, bodies: Tensor, threshold: float = 1.0) -> Tensor
 def too_fast(state: RobotState, limit: float = 20.0) -> Tensor:
     """End where the base moves faster than `limit` m/s: the simulation has come apart."""
     return state.lin_vel.norm(dim=-1) > limit
-
-
-def not_finite(state: RobotState) -> Tensor:
-    """End where a position or velocity is NaN or infinite."""
-    worlds = torch.cat((state.base_pos, state.base_quat, state.joint_pos, state.joint_vel, state.world_vel), -1)
-    return ~torch.isfinite(worlds).all(-1)

@@ -16,15 +16,18 @@ GAIN_FIELDS = ("actuator_gainprm", "actuator_biasprm")  # declare both as random
 SERVO_KP, SERVO_KD = 4, 6  # columns of a DC motor's gainprm
 
 
-def gain_parameters(model: mujoco.MjModel, kp: Tensor, kd: Tensor) -> tuple[Tensor, Tensor]:
+def gain_parameters(
+    model: mujoco.MjModel, kp: Tensor, kd: Tensor, own: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """Return (actuator_gainprm, actuator_biasprm) [N, U, 10] of scene actuators with those gains, [N, U] each.
 
-    A velocity actuator has no kp and a torque actuator neither: those numbers are not used.
+    A velocity actuator has no kp and a torque actuator neither: those numbers are not used. `own` are both fields of
+    the model on the device of the gains; without them they are copied there.
     """
     import mujoco
 
-    gain = torch.as_tensor(model.actuator_gainprm, dtype=torch.float32, device=kp.device).repeat(len(kp), 1, 1)
-    bias = torch.as_tensor(model.actuator_biasprm, dtype=torch.float32, device=kp.device).repeat(len(kp), 1, 1)
+    gain, bias = own or [torch.as_tensor(getattr(model, name), dtype=torch.float32).to(kp) for name in GAIN_FIELDS]
+    gain, bias = gain.repeat(len(kp), 1, 1), bias.repeat(len(kp), 1, 1)
     for i in range(model.nu):
         if model.actuator_gaintype[i] == mujoco.mjtGain.mjGAIN_DCMOTOR:
             gain[:, i, SERVO_KP], gain[:, i, SERVO_KD] = kp[:, i], kd[:, i]
