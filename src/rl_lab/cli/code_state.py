@@ -86,7 +86,7 @@ def _arguments(context: typer.Context, sources: Path) -> list[str]:
     named: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if value in (None, False, (), []) or parameter.name == "run_code":
+        if value is None or value is False or value in ((), []) or parameter.name == "run_code":
             continue
         values: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
         if parameter.name == "plugin":

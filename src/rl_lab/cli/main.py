@@ -10,6 +10,7 @@ from rl_lab.cli.env import app as env
 from rl_lab.cli.evaluate import evaluate
 from rl_lab.cli.export import export
 from rl_lab.cli.listing import list_
+from rl_lab.cli.play import play
 from rl_lab.cli.resume import resume
 from rl_lab.cli.runs import app as runs
 from rl_lab.cli.train import train
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("evaluate")(evaluate)
+app.command("play")(play)
 app.command("export")(export)
 app.add_typer(runs, name="runs")
 app.add_typer(env, name="env")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl_lab.core import ConfigError, Observation, unknown_name
+from rl_lab.core import Actions, ConfigError, Observation, unknown_name
 from rl_lab.robots.legged_env import LeggedEnv
 from rl_lab.robots.mdp.state import RobotState
 
-Policy = Callable[[Observation, Tensor], Tensor]  # observations and is_first [N] -> actions
+Policy = Callable[[Observation, Tensor], Actions]  # observations and is_first [N] -> actions
+Look = Callable[[], object]  # called before every step, e.g. to film it
 TESTERS = ("normal", "zero", "x", "y", "yaw", "forward", "backward")
 AXES = {"x": 0, "y": 1, "yaw": 2}
 COLUMNS = ("vx", "vy", "yaw_rate", "command_vx", "command_vy", "command_yaw", "height", "power", "reward")
@@ -42,7 +44,14 @@ def commands_of(env: LeggedEnv, tester: str) -> Tensor | None:
 
 
 def run_tester(
-    env: LeggedEnv, policy: Policy, tester: str, *, steps: int = 500, seed: int = 0, path: Path | None = None
+    env: LeggedEnv,
+    policy: Policy,
+    tester: str,
+    *,
+    steps: int = 500,
+    seed: int = 0,
+    path: Path | None = None,
+    look: Look | None = None,
 ) -> dict[str, Any]:
     """Play a tester; return its row of the table and write the first world's steps to `path`.
 
@@ -53,12 +62,15 @@ def run_tester(
         steps: Control steps.
         seed: Of the episodes.
         path: CSV of the first world, a row per control step.
+        look: Called before every step.
     """
     env.commands.fixed = commands_of(env, tester)
     try:
         record = _Record(env)
         obs, is_first = env.reset(seed), torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         for _ in range(steps):
+            if look is not None:
+                look()
             command = env.commands.value.clone()
             step = env.step(policy(obs, is_first))
             record.add(env.last_state, command, step.rewards, step.terminated)
@@ -78,12 +90,19 @@ def run_testers(
     steps: int = 500,
     seed: int = 0,
     directory: Path | None = None,
+    watch: Callable[[str], AbstractContextManager[Look | None]] = lambda tester: nullcontext(),
 ) -> list[dict[str, Any]]:
-    """Play several testers; return the table and write `<tester>.csv` of each and `summary.csv`."""
+    """Play several testers; return the table and write `<tester>.csv` of each and `summary.csv`.
+
+    Each tester runs within `watch(tester)`, which may give a function that is called before every step.
+    """
+    for tester in testers:
+        commands_of(env, tester)  # a name that is wrong is refused before the first one plays
     rows = []
     for tester in testers:
         path = None if directory is None else directory / f"{tester}.csv"
-        rows.append(run_tester(env, policy, tester, steps=steps, seed=seed, path=path))
+        with watch(tester) as look:
+            rows.append(run_tester(env, policy, tester, steps=steps, seed=seed, path=path, look=look))
     if directory is not None:
         _write_rows(directory / "summary.csv", rows)
     return rows
@@ -148,7 +167,7 @@ class _Record:
     def summary(self) -> dict[str, float]:
         """Return RMS errors, falls per minute, RMS torque, mean slip of feet in contact, and energy."""
         sums = {name: float(total) for name, total in self._sums.items()}
-        steps, counted = sums["steps"], max(sums["counted"], 1.0)
+        steps, counted = sums["steps"], sums["counted"] or float("nan")  # no world lasted that long: no error is known
         return {
             "velocity_rms": (sums["linear"] / counted) ** 0.5,  # m/s
             "yaw_rate_rms": (sums["angular"] / counted) ** 0.5,  # rad/s

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import struct
 import zlib
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-FRAMES_PER_SECOND = 8  # of a film
+FRAMES_PER_SECOND = 8  # of a film, unless another number is asked for
 _SIZE = slice(16, 24)  # width and height in the header chunk, which comes first
 
 
-def encode_png(pixels: Tensor) -> bytes:
+def encode_png(pixels: Tensor, fps: float = FRAMES_PER_SECOND) -> bytes:
     """Return the PNG file of pixels [H, W, 3] or [T, H, W, 3] uint8; the same pixels give the same bytes."""
     height, width = _checked(pixels)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB, deflate, no interlacing
     frames = [_compressed(frame) for frame in pixels.cpu().reshape(-1, height, width, 3)]
-    data = [(b"IDAT", frames[0])] if pixels.ndim == 3 else _film(frames, width, height)
+    data = [(b"IDAT", frames[0])] if pixels.ndim == 3 else _film(frames, width, height, fps)
     chunks = [(b"IHDR", header), *data, (b"IEND", b"")]
     return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
 
@@ -32,11 +33,12 @@ def _compressed(frame: Tensor) -> bytes:
     return zlib.compress(F.pad(frame.flatten(1), (1, 0)).numpy().tobytes(), 6)
 
 
-def _film(frames: list[bytes], width: int, height: int) -> list[tuple[bytes, bytes]]:
+def _film(frames: list[bytes], width: int, height: int, fps: float) -> list[tuple[bytes, bytes]]:
     """Return the chunks that show one frame after the other, for ever; all but the first are numbered with theirs."""
+    rate = Fraction(fps).limit_denominator(1000)
     chunks, number = [(b"acTL", struct.pack(">II", len(frames), 0))], 0
     for frame in frames:
-        control = struct.pack(">IIIIIHHBB", number, width, height, 0, 0, 1, FRAMES_PER_SECOND, 0, 0)
+        control = struct.pack(">IIIIIHHBB", number, width, height, 0, 0, rate.denominator, rate.numerator, 0, 0)
         is_first = number == 0
         shown = (b"IDAT", frame) if is_first else (b"fdAT", struct.pack(">I", number + 1) + frame)
         chunks += [(b"fcTL", control), shown]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import Any
 
 import mujoco
@@ -69,11 +70,15 @@ class Painter:
             self._context, self._size = None, (0, 0)
 
 
+def has_display() -> bool:
+    """Return whether a window could be opened."""
+    return sys.platform in ("darwin", "win32") or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
 def new_context(width: int, height: int) -> Any:
     """Return an OpenGL context: the one MUJOCO_GL names, else a window's where there is a display, else off-screen."""
     wanted = os.environ.get("MUJOCO_GL", "")
-    has_display = any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    names = (wanted,) if wanted in (*OFFSCREEN, "glfw") else ("glfw",) if has_display else OFFSCREEN
+    names = (wanted,) if wanted in (*OFFSCREEN, "glfw") else ("glfw",) if has_display() else OFFSCREEN
     failures = []
     for name in names:
         try:
