@@ -84,7 +84,8 @@ class Symmetry(Extension):
         if policy.memory is not None:
             raise ConfigError("components.symmetry: does not go with components.memory: a carry has no mirror image")
         if mirror is None:
-            raise ConfigError(f"components.symmetry: {spec.id!r} tells no mirror (give observation and action)")
+            why = spec.no_mirror or "give observation and action"
+            raise ConfigError(f"components.symmetry: {spec.id!r} tells no mirror ({why})")
         if not isinstance(spec.action, Box):
             raise ConfigError(f"components.symmetry: needs continuous actions, those of {spec.id!r} are not")
         leaves = leaves_of(spec.observation)

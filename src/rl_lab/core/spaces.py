@@ -86,6 +86,7 @@ class EnvSpec:
     action_repeat: int = 1  # frames per env step
     steps_per_second: float | None = None  # env steps per second of the task's own time, as far as it tells
     mirror: Mirror | None = None  # of a task that is left-right symmetric
+    no_mirror: str = ""  # why there is none, as far as the environment tells
 
     def __post_init__(self) -> None:
         parts = leaves_of(self.action)

@@ -20,6 +20,7 @@ from rl_lab.robots.managers.commands import CommandManager, read_gait
 from rl_lab.robots.managers.curriculum import TerrainCurriculum
 from rl_lab.robots.managers.episode_means import EpisodeMeans
 from rl_lab.robots.managers.events import EventManager
+from rl_lab.robots.managers.mirrors import find_mirror
 from rl_lab.robots.managers.observations import ObservationManager
 from rl_lab.robots.managers.rewards import RewardManager
 from rl_lab.robots.managers.terminations import TerminationManager
@@ -89,12 +90,15 @@ class LeggedEnv(VectorEnv):
         self._errors = EpisodeMeans(ERRORS, num_envs, self.device)
         self._steps, self._limit = 0, math.ceil(episode_s / self.world.facts.dt - 1e-6)
         self._prepare(observations)
+        mirror, no_mirror = find_mirror(self.world, gait, self._terrain.scan, self._events.functions, self.observations)
         self.spec = EnvSpec(
             f"legged/{self.robot.name}{'' if terrain is None else '-rough'}",
             self.observations.space,
             Box((len(self.robot.joints),), low=-self._clip, high=self._clip),
             max_episode_steps=self._limit,
             steps_per_second=1.0 / self.world.facts.dt,
+            mirror=mirror,
+            no_mirror=no_mirror,
         )
 
     def _build_world(self, simulation: dict[str, Any], events: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
-from rl_lab.robots.managers.terms import Term, functions_of, interval, read_terms
+from rl_lab.robots.managers.terms import Function, Term, functions_of, interval, read_terms
 from rl_lab.robots.mdp import events
 from rl_lab.robots.mdp.state import RobotFacts
 from rl_lab.robots.mdp.world import NEEDS, Needs, World
@@ -47,6 +47,11 @@ class EventManager:
     def fields(self) -> list[str]:
         """The model fields that need a value per world."""
         return sorted({name for term in self._terms for name in NEEDS.get(term.function, Needs()).fields})
+
+    @property
+    def functions(self) -> dict[str, Function]:
+        """What draws, by the event's name."""
+        return {term.name: term.function for term in self._terms}
 
     @property
     def longest_lag(self) -> float:

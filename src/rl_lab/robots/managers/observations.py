@@ -8,18 +8,18 @@ drawn anew at every reset: what the policy sees is what a slow sensor would have
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl_lab.core import Box, ConfigError
+from rl_lab.core import Box, ConfigError, Flip
 from rl_lab.robots.managers.terms import Term, check_keys, functions_of, interval, number, read_terms
 from rl_lab.robots.mdp import observations
 from rl_lab.robots.mdp.state import RobotState
 
-TERM_OPTIONS = {"noise": 0.0, "clip": None, "scale": 1.0, "delay": 0, "history": None}
+TERM_OPTIONS = {"noise": 0.0, "clip": None, "scale": 1.0, "delay": 0, "history": None, "mirror": None}
 GROUP_KEYS = ("terms", "noise", "history")
 
 
@@ -27,7 +27,7 @@ class ObservationGroup:
     """One vector of terms, and the past of those that are delayed or have a history."""
 
     def __init__(self, name: str, config: Mapping[str, Any], state: RobotState, generator: torch.Generator) -> None:
-        path = f"environment.observations.{name}"
+        self._path = path = f"environment.observations.{name}"
         check_keys(path, config, GROUP_KEYS)
         known = functions_of([observations])
         self.terms = read_terms(f"{path}.terms", config.get("terms") or {}, known, state.facts, options=TERM_OPTIONS)
@@ -88,11 +88,17 @@ class ObservationGroup:
         self._out = torch.where(chosen, fresh, self._out)
         return self._out
 
-    def _current(self, state: RobotState) -> Tensor:
+    def still(self, state: RobotState) -> Tensor:
+        """Return the group of a state alone, without noise, delay and history."""
         values = torch.cat([term(state) for term in self.terms], -1)
-        if self._has_noise:
-            draw = torch.rand(values.shape, generator=self._generator, device=self._device)
-            values = values + (2.0 * draw - 1.0) * self._noise
+        return values.clamp(self._low, self._high) * self._scale
+
+    def _current(self, state: RobotState) -> Tensor:
+        if not self._has_noise:
+            return self.still(state)
+        values = torch.cat([term(state) for term in self.terms], -1)
+        draw = torch.rand(values.shape, generator=self._generator, device=self._device)
+        values = values + (2.0 * draw - 1.0) * self._noise
         return values.clamp(self._low, self._high) * self._scale
 
     def _delayed(self) -> Tensor:
@@ -146,6 +152,34 @@ class ObservationGroup:
             lows += [low] * width
             highs += [high] * width
         return torch.tensor(lows, device=self._device), torch.tensor(highs, device=self._device)
+
+    def mirror(self, flip_of: Callable[[Term], Flip]) -> Flip:
+        """Return how the group looks in a mirror, by what its terms do; raises where a term has no image."""
+        pairs: list[tuple[int, float]] = []
+        start = 0
+        for term, width, history in zip(self.terms, self.widths, self.histories, strict=True):
+            try:
+                flip = flip_of(term)
+                self._check_flip(flip, start, width)
+            except ConfigError as error:
+                raise ConfigError(f"{self._path}.terms.{term.name}: {error}") from None
+            start += width
+            for _ in range(history):
+                first = len(pairs)
+                pairs += [(first + source, sign) for source, sign in flip]
+        return pairs
+
+    def _check_flip(self, flip: Flip, start: int, width: int) -> None:
+        if len(flip) != width or any(not 0 <= source < width for source, _ in flip):
+            raise ConfigError(f"a mirror needs {width} pairs [source, sign], with sources of 0 to {width - 1}")
+        for column, (source, sign) in enumerate(flip):
+            here, there = (
+                [float(bound[start + i]) for bound in (self._scale, self._noise, self._low, self._high)]
+                for i in (column, source)
+            )
+            image = there if sign > 0 else [*there[:2], -there[3], -there[2]]
+            if here != image:
+                raise ConfigError(f"scale, noise or clip of column {column} are not those of {source} mirrored")
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the terms in their order, as a deployed policy has to compute them."""
