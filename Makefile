@@ -19,7 +19,7 @@ types: .venv/dev
 	$(BIN)/mypy
 
 unit: .venv/dev
-	$(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --max-worker-restart=0
 
 # Every learning test, however long.
 learn: .venv/dev
@@ -29,7 +29,7 @@ bench: .venv/dev
 	$(BIN)/pytest -m bench -o addopts=-q
 
 coverage: .venv/dev
-	$(BIN)/pytest -n 2 --dist loadfile --cov=rl_lab --cov-report=term-missing:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov=rl_lab --cov-report=term-missing:skip-covered
 
 # The page of every option, from the declarations.
 docs: .venv/dev
@@ -44,7 +44,7 @@ docs: .venv/dev
 
 .venv/dev: .venv/core
 	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps gym-pusht
+	$(PIP) --no-deps gym-pusht gym-aloha
 	@touch $@
 
 clean:

@@ -1,7 +1,9 @@
-"""Env steps per second of a robot task: simulation alone, the environment around it, and training, with their shares.
+"""Env steps per second of a robot task: simulation alone, the environment around it, collection and training.
 
-The simulation gets random joint targets around the default pose. Training is `lab train` on the task's experiment; its
-rates are those of the run's own perf rows after the first third. On a shared machine read the columns per CPU second.
+The simulation gets random joint targets around the default pose, the environment random actions, collection the actions
+of the untrained policy. Training is `lab train` on the task's experiment: the median rate of the run's own perf rows
+after the first third. The shares of a training step's time follow from the rates. On a shared machine read the columns
+per CPU second.
 
 Usage: python benchmarks/robots_training.py [--experiment quadruped_flat_ppo] [--num-envs 256 1024] [--device cpu]
 """
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,10 @@ import torch
 from harness import RESULTS, markdown_table, provenance, run
 
 from rl_lab.config.allow_list import AllowList
-from rl_lab.config.compose import compose, resolve
+from rl_lab.config.build import assemble
+from rl_lab.config.compose import compose
 from rl_lab.config.targets import Targets
-from rl_lab.config.validate import validate
+from rl_lab.orchestration.collector import Collector
 from rl_lab.robots.legged_env import LeggedEnv
 
 LAB = (sys.executable, "-m", "rl_lab.cli")
@@ -43,25 +47,30 @@ def main() -> None:
     rows = []
     for num_envs in arguments.num_envs:
         row = {"experiment": arguments.experiment, "device": arguments.device, "num_envs": num_envs}
-        row |= measure_environment(arguments.experiment, arguments.device, num_envs, arguments.steps)
+        row |= measure_parts(arguments.experiment, arguments.device, num_envs, arguments.steps)
         row |= measure_training(arguments.experiment, arguments.device, num_envs, arguments.rollouts)
-        row["training_of_simulation"] = row["training_per_s"] / row["simulation_per_s"]
+        row |= shares(row)
         rows.append(row)
         print(json.dumps(row), flush=True)
     print(markdown_table(rows))
     arguments.out.write_text(json.dumps({**provenance(), "gpu": gpu_name(), "rows": rows}, indent=1) + "\n")
 
 
-def measure_environment(experiment: str, device: str, num_envs: int, steps: int) -> dict[str, Any]:
-    """Time the simulation with random targets, and the environment with random actions."""
-    targets = Targets(AllowList())
-    config = compose([f"+experiment={experiment}", f"environment.num_envs={num_envs}"])
-    env: LeggedEnv = targets.instantiate(
-        "environment", validate(resolve(config), targets)["environment"], device=torch.device(device)
-    )
-    env.reset(0)
-    width = len(env.robot.joints)
-    actions = [torch.randn(num_envs, width, device=env.device) * 0.5 for _ in range(8)]
+def measure_parts(experiment: str, device: str, num_envs: int, steps: int) -> dict[str, Any]:
+    """Time the simulation with random targets, the environment with random actions, and collection by the policy."""
+    options = [f"+experiment={experiment}", f"environment.num_envs={num_envs}", f"experiment.device={device}"]
+    parts = assemble(compose(options), Targets(AllowList()))
+    env = parts.env
+    assert isinstance(env, LeggedEnv)
+    collector = Collector(env, 0, nullcontext)
+    env_steps = num_envs * ROLLOUT
+
+    def collect(_: int) -> None:
+        collector.collect(parts.workflow, ROLLOUT, env_steps=0, should_stop=bool)
+
+    collect(0)
+    collection = rate(collect, env_steps, -(-steps // ROLLOUT), env.device)
+    actions = [torch.randn(num_envs, len(env.robot.joints), device=env.device) * 0.5 for _ in range(8)]
     environment = rate(lambda i: env.step(actions[i % 8]), num_envs, steps, env.device)
     sim, rest = env.world.sim, env.world.sim.read("ctrl").clone()
 
@@ -70,30 +79,29 @@ def measure_environment(experiment: str, device: str, num_envs: int, steps: int)
         sim.step(env.substeps)
 
     simulation = rate(simulate, num_envs, steps, env.device)
+    is_captured = env.is_captured
+    assert is_captured or env.device.type != "cuda", "CUDA graphs are off"
     env.close()
-    return {
-        "simulation_per_s": simulation[0],
-        "simulation_per_cpu_s": simulation[1],
-        "env_step_per_s": environment[0],
-        "env_step_per_cpu_s": environment[1],
-    }
+    rates = {"simulation": simulation, "environment": environment, "collection": collection}
+    row = {f"{name}_per_s": value[0] for name, value in rates.items()}
+    return row | {f"{name}_per_cpu_s": value[1] for name, value in rates.items()} | {"is_captured": is_captured}
 
 
-def rate(step: Callable[[int], Any], num_envs: int, steps: int, device: torch.device) -> tuple[float, float]:
-    """Return env steps per second of wall time and of CPU time, after a few steps to warm up."""
-    for index in range(5):
+def rate(step: Callable[[int], Any], size: int, steps: int, device: torch.device) -> tuple[float, float]:
+    """Return env steps per second of wall time and of CPU time, where one step takes `size` of them."""
+    for index in range(2):
         step(index)
     synchronize(device)
     wall, cpu = time.perf_counter(), time.process_time()
     for index in range(steps):
         step(index)
     synchronize(device)
-    count = num_envs * steps
+    count = size * steps
     return count / (time.perf_counter() - wall), count / (time.process_time() - cpu)
 
 
 def measure_training(experiment: str, device: str, num_envs: int, rollouts: int) -> dict[str, Any]:
-    """Train for some rollouts; return the median rates and shares after the first third."""
+    """Train for some rollouts; return the median rate after the first third."""
     size = num_envs * ROLLOUT
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "run"
@@ -106,11 +114,15 @@ def measure_training(experiment: str, device: str, num_envs: int, rollouts: int)
         )
         rows = [json.loads(line) for line in (path / "perf.jsonl").read_text().splitlines()]
     rows = rows[len(rows) // 3 :]
-    middle = {name: statistics.median(row[name] for row in rows) for name in rows[0] if name.startswith("perf/")}
-    shares = {f"share_{name}": middle[f"perf/share_{name}"] for name in ("env", "act", "update")}
-    collecting = shares["share_env"] + shares["share_act"]
-    total = middle["perf/env_steps_per_s"]
-    return {"collection_per_s": total / collecting, "training_per_s": total, **shares}
+    return {"training_per_s": statistics.median(row["perf/env_steps_per_s"] for row in rows)}
+
+
+def shares(row: dict[str, Any]) -> dict[str, float]:
+    """Return what part of training is simulation, terms of the task, deciding and recording, and learning."""
+    names = ("simulation", "environment", "collection", "training")
+    times = [0.0, *(row["training_per_s"] / row[f"{name}_per_s"] for name in names)]
+    labels = ("share_simulation", "share_terms", "share_acting", "share_learning")
+    return {label: times[i + 1] - times[i] for i, label in enumerate(labels)}
 
 
 def synchronize(device: torch.device) -> None:

@@ -2,10 +2,11 @@
 
 Trains every experiment over the seeds, plays 100 episodes with the policy as it explores, from the start state, and
 counts the goals: `results/sql_multigoal.csv`, a figure of all paths in `.png`. The implicit policy must reach each goal
-in a tenth of the rollouts; the Gaussian one cannot have four modes and is shown beside it; the one that is composed of
-two tasks must go where both are content. An interrupted call is resumed by the next one.
+in a tenth of the rollouts; the Gaussian ones, of SQL and of SAC, cannot have four modes and are shown beside it; the
+one that is composed of two tasks must go where both are content. An interrupted call is resumed by the next one.
 
     python benchmarks/sql_multigoal.py
+    python benchmarks/sql_multigoal.py --tasks sac_multigoal sac_multigoal_auto --name sac_multigoal
     python benchmarks/sql_multigoal.py --tasks sql_multigoal --seeds 1 --name try
 """
 
@@ -45,9 +46,13 @@ from rl_lab.tracking.run_directory import RunDirectory
 REQUIRED: dict[str, dict[str, float]] = {  # the smallest share of rollouts that must end at a goal
     "sql_multigoal": dict.fromkeys(GOAL_NAMES, 0.1),
     "sql_multigoal_gaussian": {},  # one mode: shown beside the others
+    "sac_multigoal": {},  # one mode too, by the gradient of its own values instead of Stein's
+    "sac_multigoal_auto": {},  # the same with SAC's own temperature
     "sql_multigoal_composed": {"north": 0.5},  # what its two tasks have in common
 }
-TASKS = dict.fromkeys(REQUIRED, Task())
+TASKS = dict.fromkeys(REQUIRED, Task()) | {
+    "sac_multigoal_auto": Task(experiment="sac_multigoal", overrides=("algorithm.target_entropy=auto",))
+}
 
 
 def main() -> None:
@@ -65,7 +70,7 @@ def main() -> None:
 
 
 def trained_run(experiment: str, seed: int, args: argparse.Namespace) -> Row:
-    train(run_directory(experiment, seed, args.name), experiment, seed, Task(), args)
+    train(run_directory(experiment, seed, args.name), experiment, seed, TASKS.get(experiment, Task()), args)
     return {"experiment": experiment, "seed": seed}
 
 

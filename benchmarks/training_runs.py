@@ -58,6 +58,8 @@ class Task:
     published: tuple[Published, ...] = ()
     is_beside_random: bool = False  # where nobody reports anything: what random actions bring
     teacher: str | None = None  # the experiment whose run of the same seed teaches
+    experiment: str | None = None  # of which the task is a variant; None: the task is an experiment by itself
+    overrides: tuple[str, ...] = ()  # that make the variant
 
 
 def call(main: Callable[[], None]) -> None:
@@ -198,7 +200,8 @@ def train(directory: Path, experiment: str, seed: int, task: Task, args: argpars
         ]
     if task.teacher is not None:
         options += [f"training.teacher.run={run_directory(task.teacher, seed, args.name)}"]
-    command = [*LAB, "train", f"+experiment={experiment}", *options, *args.overrides, "--run-dir", str(directory)]
+    options += [*task.overrides, *args.overrides]
+    command = [*LAB, "train", f"+experiment={task.experiment or experiment}", *options, "--run-dir", str(directory)]
     directory.parent.mkdir(parents=True, exist_ok=True)
     log = directory.with_suffix(".log")
     with log.open("a") as output:  # in a session of its own: Ctrl-C reaches it once, by `finished_rows`

@@ -5,12 +5,18 @@ sampling the batch (16 sequences of 64 steps and the one before) and writing ref
 same batches and noise: `difference` is the largest relative one of the first update's losses to those of eager
 float32.
 
+TD-MPC2 learns and plans in walker-walk, a single environment, as published, from batches of 256 short sequences. Beside
+`act_ms`, which is one of many decisions that nobody waits for, `decisions_per_s` is how many there are when each brings
+its actions to the host, as an environment needs them: the official implementation reports 92 on a 3090.
+
 A fifth field of a case is the number of agents that are trained as one (`experiment.num_seeds`), each with a batch of
 its own; `times_one` is then how many times the milliseconds of one agent an update takes.
 
 KERNELS=FILE in the environment writes the last update's kernels there, with their microseconds.
 
     python benchmarks/world_model_gpu.py [--cases dreamer_v3:1m:captured:tf32 ...] [--out results/world_model_gpu.json]
+
+`--device cpu` is for trials of the script: eager and compiled, no kernels.
 """
 
 from __future__ import annotations
@@ -54,10 +60,15 @@ CASES = (
     "dreamer_v3:12m:captured:bfloat16:8",
     "dreamer_v3_2023:-:captured:tf32",
     "planet:-:captured:tf32",
+    "tdmpc2:5m:eager:float32",
+    "tdmpc2:5m:compiled:float32",
+    "tdmpc2:5m:captured:float32",
+    "tdmpc2:5m:captured:tf32",
 )
 ALIKE = ("preset", "size", "way", "precision")
 PHASE = Phase("train", "online", (HookCall("collect"), HookCall("update_agent")), "steps", 1)
-NUM_ENVS, COLLECTED, ROUNDS = 16, 200, 5
+ROWS, ROUNDS = 3_200, 5  # that are collected; of timing
+PENDULUMS = ("+environment=tensor_pendulum", "environment.num_envs=16")
 
 
 def main() -> None:
@@ -97,7 +108,8 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         one = [other for other in rows if other["agents"] == 1 and all(row[key] == other[key] for key in ALIKE)]
         if row["agents"] > 1 and one:
             row["times_one"] = round(row["update_ms"] / one[0]["update_ms"], 2)
-    path.write_text(json.dumps({**provenance(), "gpu": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    path.write_text(json.dumps({**provenance(), "gpu": gpu, "rows": rows}, indent=1) + "\n")
 
 
 def is_alike(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -114,7 +126,7 @@ def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
     first_s = time.perf_counter() - STARTED
     for _ in range(5):
         agent.update()
-    torch.cuda.synchronize()
+    wait()
     ready_s = time.perf_counter() - STARTED
     rounds = [milliseconds(agent.update, seconds) for _ in range(ROUNDS)]
     update_ms = statistics.median(rounds)
@@ -132,6 +144,8 @@ def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
         "first_update_s": round(first_s, 1),
         "ready_s": round(ready_s, 1),
         "act_ms": round(milliseconds(agent.act, seconds / 4), 3),
+        "envs": agent.num_envs,
+        "decisions_per_s": round(1e3 / milliseconds(agent.decide, seconds / 4), 1),
         "parameters": sum(parameter.numel() for parameter in agent.workflow.parameters()),
         "rounds_ms": [round(value, 2) for value in rounds],
         "losses": losses,
@@ -143,9 +157,7 @@ class Agent:
 
     def __init__(self, preset: str, size: str, way: str, precision: str, device: str, num_seeds: int) -> None:
         options = [
-            f"+preset={preset}",
-            "+environment=tensor_pendulum",
-            f"environment.num_envs={NUM_ENVS}",
+            *scene(preset, size),
             "experiment.name=benchmark",
             "training.total_timesteps=1_000_000",
             f"experiment.device={device}",
@@ -155,16 +167,15 @@ class Agent:
             "experiment.deterministic=false",
             "buffers.replay.capacity=20_000",
         ]
-        if size != "-":
-            options.append(f"+model_size={size}")
         parts = assemble(compose(options), Targets(AllowList()))
         self.workflow, self.buffer = parts.workflow, parts.context.buffers["replay"]
         collector = Collector(parts.env, 0, lambda name: nullcontext(), num_seeds=num_seeds)
-        found = collector.collect(self.workflow, COLLECTED, env_steps=0, should_stop=lambda: False)
+        steps = ROWS * num_seeds // parts.env.num_envs
+        found = collector.collect(self.workflow, steps, env_steps=0, should_stop=lambda: False)
         self.buffer.add(found.trajectory)
-        count = NUM_ENVS * num_seeds
-        self.obs, self.is_first = torch.randn(count, 3, device=device), torch.zeros(count, device=device).bool()
-        self.carry = self.workflow.initial_carry(count)
+        self.num_envs = parts.env.num_envs
+        self.obs, self.is_first = parts.env.reset(1), torch.zeros(self.num_envs, device=device).bool()
+        self.carry = self.workflow.initial_carry(self.num_envs)
         hook = "update_agent" if "update_agent" in self.workflow.hooks() else "update_world_model"
         self._hook = getattr(self.workflow, hook)
         seed_everything(1)
@@ -180,29 +191,52 @@ class Agent:
     @torch.inference_mode()
     def act(self) -> None:
         """Decide once for all environments."""
-        self.workflow.act(self.obs, self.carry, is_first=self.is_first, explore=True, step=10**9)
+        self._act()
+
+    @torch.inference_mode()
+    def decide(self) -> None:
+        """Decide once for all environments and wait for the actions."""
+        self._act().cpu()
+
+    def _act(self) -> torch.Tensor:
+        return self.workflow.act(self.obs, self.carry, is_first=self.is_first, explore=True, step=10**9)[0]
+
+
+def scene(preset: str, size: str) -> list[str]:
+    """Return the options of an agent and its environment."""
+    if preset == "tdmpc2":
+        return ["+experiment=tdmpc2_dmc_walker_walk", f"+model_size=tdmpc2_{size}"]
+    return [f"+preset={preset}", *PENDULUMS, *([] if size == "-" else [f"+model_size={size}"])]
 
 
 def milliseconds(call: Any, seconds: float) -> float:
     """Return the mean time of calls that are made for about so long."""
     for _ in range(5):
         call()
-    torch.cuda.synchronize()
+    wait()
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         call()
         count += 1
         if count % 20 == 0:  # calls do not wait; without this the loop would run far ahead of the device
-            torch.cuda.synchronize()
-    torch.cuda.synchronize()
+            wait()
+    wait()
     return 1e3 * (time.perf_counter() - start) / count
+
+
+def wait() -> None:
+    """Return when the GPU, if there is one, has done all it was asked for."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def kernel_time(call: Any) -> tuple[int, float]:
     """Return the kernels of one call and the milliseconds that they ran."""
+    if not torch.cuda.is_available():
+        return 0, 0.0
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         call()
-        torch.cuda.synchronize()
+        wait()
     kernels = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     if names := os.environ.get("KERNELS"):  # where the time goes
         Path(names).write_text("\n".join(f"{event.device_time:.1f} {event.name}" for event in kernels))

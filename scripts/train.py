@@ -1,7 +1,7 @@
-"""`python scripts/train.py +experiment=NAME ...` is `lab train +experiment=NAME ...`."""
+"""`python scripts/train.py` with `+experiment=`, `--config` or `--exp_name`: `lab train` and `lab resume`."""
 
 import sys
 
-from rl_lab.cli.main import app
+from rl_lab.cli.compat import run
 
-app(["train", *sys.argv[1:]])
+run(sys.argv)

@@ -12,12 +12,12 @@ import rl_lab.environments.gymnasium
 import rl_lab.workflows.ppo  # noqa: F401
 
 
-def run_lab(arguments: list[str], directory: str) -> None:
-    """Run `lab ARGUMENTS` in `directory`, its output in `output.txt` there."""
+def run_lab(arguments: list[str], directory: str, file: str = "output.txt") -> None:
+    """Run `lab ARGUMENTS` in `directory`, its output in a file there."""
     from rl_lab.cli.main import app
 
     os.chdir(directory)
-    with Path("output.txt").open("w") as output:
+    with Path(file).open("w") as output:
         sys.stdout = sys.stderr = output
         torch.manual_seed(os.getpid())
         app(arguments)

@@ -1,16 +1,26 @@
-"""Every command in the documentation runs: page by page, in order, in an empty directory, on a tiny budget."""
+"""Every command in the documentation runs: page by page, in order, in an empty directory, on a tiny budget.
 
+Plain trainings of packaged experiments that nothing goes on with are composed only: `test_experiments` runs them all.
+"""
+
+import multiprocessing
 import re
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from rl_lab.cli import processes
 from rl_lab.cli.main import app
+from rl_lab.config.trees import group_files
+from tests.distributed.rank_work import lab
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RANKS = multiprocessing.get_context("forkserver")
+RANKS.set_forkserver_preload(["tests.lab_process", "tests.distributed.rank_work"])
 NOT_RUN = {"pip", "cd", "tensorboard", "git"}  # other people's programs
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(#[^)]*)?\)")
 
@@ -22,7 +32,35 @@ def commands(page):
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
+def takes_the_newest_run(words):
+    """Return whether a command goes on with a run that it does not name."""
+    reads = words[0] == "lab" and words[1] in {"resume", "evaluate", "play", "export", "runs"}
+    return reads and not any(word.startswith("experiments/") for word in words)
+
+
+def is_run_elsewhere(words):
+    experiment = words[2].removeprefix("+experiment=") if len(words) == 3 else ""
+    return words[:2] == ["lab", "train"] and experiment in group_files("experiment")
+
+
+def forked(command, count):
+    """Do what `launch` does, with processes that need not import everything anew."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words, here = command[command.index("-c") + 2 :], str(Path.cwd())
+    ranks = [RANKS.Process(target=lab, args=(rank, port, words, here, count)) for rank in range(count)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    return next((rank.exitcode for rank in ranks if rank.exitcode), 0)
+
+
 def run(words):
+    if words[0] == "torchrun":  # of other people; what it starts is composed
+        assert words[1:4] == ["--nproc-per-node=2", "-m", "rl_lab"], words
+        words = ["lab", *words[4:], "--cfg", "job"]
     if words[:2] == ["python", "scripts/train.py"]:
         words = ["lab", "train", *words[2:]]
     if words[:2] == ["lab", "resume"]:  # longer than a tiny run, but not by hours
@@ -45,9 +83,12 @@ def run(words):
 def test_every_command_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAB_EXPERIMENTS", raising=False)
+    monkeypatch.setattr(processes, "launch", forked)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for words in commands(page):
-        run(words)
+    lines = commands(page)
+    for number, words in enumerate(lines, 1):
+        is_read = any(takes_the_newest_run(later) for later in lines[number:])
+        run(words if is_read or not is_run_elsewhere(words) else [*words, "--cfg", "job"])
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.name)

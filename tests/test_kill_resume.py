@@ -85,7 +85,8 @@ def test_killed_runs_end_in_the_same_bits(experiment, kills, tmp_path):
     assert process.exitcode == 0, (elsewhere / "output.txt").read_text()
     assert died >= 0.8 * kills, "too few kills to mean anything"
     assert fingerprint(killed) == fingerprint(whole)
-    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    for name in ("metrics.jsonl", "steps.chain", "updates.chain"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert json.loads((killed / "metrics.json").read_text()) == json.loads((whole / "metrics.json").read_text())
     print(f"{experiment}: {died} kills, {within_a_write} of them within the write of a checkpoint")
 

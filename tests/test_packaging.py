@@ -60,12 +60,15 @@ def test_the_wheel_holds_code_configs_types_and_the_command(wheel):
         (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
     source = ROOT / "src"
     files = [
-        path for pattern in ("*.py", "*.yaml", "py.typed", "data/**/*.*") for path in (source / "rl_lab").rglob(pattern)
+        path
+        for pattern in ("*.py", "*.pyi", "*.yaml", "py.typed", "data/**/*.*")
+        for path in (source / "rl_lab").rglob(pattern)
     ]
+    files += (source / "rlrepo").glob("*.py")  # a name of the mono-repo's, see docs/coming_from.md
     assert {path.relative_to(source).as_posix() for path in files} == {
         name for name in names if "dist-info" not in name
     }
-    assert "lab = rl_lab.cli.main:main" in entry_points
+    assert "lab = rl_lab.cli.entry:main" in entry_points
     assert any(name.endswith("/LICENSE") for name in names)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "src").rglob("*.py"))
+FILES = sorted((ROOT / "src" / "rl_lab").rglob("*.py"))
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rl_lab.buffers.dataset import DatasetBuffer
-from rl_lab.buffers.datasets.format import DatasetError, Episode
-from rl_lab.buffers.datasets.lab import LabWriter
+from rl_lab.buffers.datasets.format import DatasetError, Episode, is_plain, plain_numbers
+from rl_lab.buffers.datasets.lab import LabReader, LabWriter
 from rl_lab.buffers.datasets.lerobot_writer import compact_lerobot
-from rl_lab.buffers.datasets.open import open_writer, read_episodes
+from rl_lab.buffers.datasets.open import open_dataset, open_writer, read_episodes
 from rl_lab.buffers.datasets.state import apply_difference, difference, digest
 from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.replay import ReplayBuffer
@@ -357,3 +357,70 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     for block in blocks:
         exec(block, names)
     assert [len(episode) for episode in read_episodes("pusht")] == [3, 4]
+
+
+def spoiled(number):
+    """Return episodes of which the third holds this number as an action."""
+    bad = counting(2, 5)
+    bad.actions[3] = number
+    return [counting(0, 4), counting(0, 3), bad]
+
+
+@pytest.mark.parametrize("format", ["lab", "lerobot", "csv"])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1e4, r"actions lie in \[200.5, 10000\], the environment takes \[0, 300\]"),
+        (np.nan, "actions is not finite at step 3"),
+    ],
+)
+def test_every_episode_is_looked_at_before_a_run_begins(tmp_path, format, number, text):
+    options = {"fps": 10} if format == "lerobot" else {}
+    write(tmp_path / "data", spoiled(number), format, **options)
+    spec = EnvSpec("Counting-v0", Box((1,)), Box((1,), low=0.0, high=300.0), 10)
+    with pytest.raises(DatasetError, match=rf"data, episode 2: {text}"):
+        DatasetBuffer(str(tmp_path / "data"), RolloutBuffer, spec=spec)
+    DatasetBuffer(str(tmp_path / "data"), RolloutBuffer, spec=spec, episodes=2)  # the others do fit
+
+
+def test_observations_and_rewards_are_finite(tmp_path):
+    for name in ("observations", "rewards"):
+        episode = counting(1, 4)
+        vars(episode)[name][2] = np.inf
+        write(tmp_path / name, [counting(0, 4), episode])
+        with pytest.raises(DatasetError, match=f"episode 1: {name} is not finite at step 2"):
+            DatasetBuffer(str(tmp_path / name), RolloutBuffer)
+
+
+def test_a_dataset_is_opened_without_its_pictures(tmp_path, monkeypatch):
+    """What is looked at is in the statistics of LeRobot, and in one part of a file of the lab's own."""
+    write(tmp_path / "lab", [make_episode(number) for number in range(3)])
+    write(tmp_path / "lerobot", [make_episode(number) for number in range(3)], "lerobot", fps=10)
+    for format in ("lab", "lerobot"):
+        reader, read = open_dataset(tmp_path / format), []
+        monkeypatch.setattr(type(reader), "_read", lambda *_, read=read, **__: read.append(1), raising=False)
+        found = reader.extremes(1)
+        assert not read
+        assert np.array_equal(found["actions"].max(0), make_episode(1).actions.max(0))
+        assert not [name for name, array in found.items() if array.dtype == np.uint8]
+
+
+def test_wrong_statistics_do_not_refuse_a_good_episode(tmp_path, monkeypatch):
+    write(tmp_path / "data", EPISODES)
+    monkeypatch.setattr(LabReader, "extremes", lambda *_: {"actions": np.full((2, 1), np.nan)})
+    assert len(rollout(tmp_path / "data")["rewards"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "expected"),
+    [
+        ("actions", "int64", True),
+        ("actions/grip", "int64", True),
+        ("observations/pose", "float32", True),
+        ("observations/camera", "uint8", False),
+        ("infos/actions", "bool", False),
+    ],
+)
+def test_plain_numbers_are_actions_and_fractions(name, dtype, expected):
+    assert is_plain(name, dtype) is expected
+    assert (name in plain_numbers({name: np.zeros(2, dtype)})) is expected

@@ -1,9 +1,12 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from rl_lab.buffers.storage import row_store
 from rl_lab.buffers.storage.layout import Layout
-from rl_lab.buffers.storage.row_store import RowStore, zeros
+from rl_lab.buffers.storage.row_store import RowStore
 from rl_lab.core import CheckpointError
 
 CPU = torch.device("cpu")
@@ -83,12 +86,23 @@ def test_a_file_of_an_earlier_process_is_not_content(tmp_path):
     assert file.stat().st_size == 320
 
 
-def test_zeros_take_no_memory_before_they_are_used():
-    def resident_mb():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096 / 2**20
+UNTOUCHED = """
+import torch
+from rl_lab.buffers.storage.row_store import zeros
 
-    before = resident_mb()
-    large = zeros((64, 1 << 20), torch.int64, CPU)  # 512 MB
-    assert resident_mb() - before < 64
-    assert large[3, 5] == 0
+def resident_mb():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+before = resident_mb()
+large = zeros((64, 1 << 20), torch.int64, torch.device("cpu"))  # 512 MB
+assert resident_mb() - before < 64
+assert large[3, 5] == 0
+large.fill_(1)
+assert resident_mb() - before > 448
+"""
+
+
+def test_zeros_take_no_memory_before_they_are_used():
+    # a process of its own: threads that other tests left behind take memory at any moment
+    subprocess.run([sys.executable, "-c", UNTOUCHED], check=True, timeout=120)

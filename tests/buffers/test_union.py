@@ -7,7 +7,7 @@ from rl_lab.buffers.rollout import RolloutBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.union import UnionBuffer
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, tree_leaves
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, LabError, Witness, tree_leaves
 from tests.buffers.streams import Source
 
 torch.set_num_threads(1)
@@ -103,9 +103,10 @@ def test_parts_with_other_keys_are_named():
     union, parts = rlpd()
     source = Source(1, 1, kind="vector")
     trajectory = source.take(10)
-    parts["demos"].add({key: value for key, value in trajectory.items() if key != "noise"})
-    parts["online"].add({key: value for key, value in trajectory.items() if key != "infos"})
-    with pytest.raises(LabError, match="online alone has noise; demos alone has infos.is_intervention"):
+    hinted = {**trajectory, "hint": trajectory["rewards"]}
+    parts["demos"].add({key: value for key, value in hinted.items() if key != "noise"})
+    parts["online"].add({key: value for key, value in trajectory.items() if key != "infos"})  # may be missing
+    with pytest.raises(LabError, match="online alone has noise; demos alone has hint$"):
         union.sample()
 
 
@@ -153,3 +154,26 @@ def test_it_needs_what_the_part_needs_that_collects():
     assert UnionBuffer(parts, ratios, 8).needed_steps == 0
     assert not UnionBuffer(parts, ratios, 8).is_on_policy
     assert UnionBuffer({"a": RolloutBuffer()}, {"a": 1.0}, 8).is_on_policy
+
+
+class Listening(ReplayBuffer):
+    """Writes down what it hears beside the steps."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.heard = []
+
+    def witness(self, seen):
+        self.heard.append(seen)
+
+    def end_episodes(self):
+        self.heard.append("end")
+
+
+@pytest.mark.parametrize(("add_to", "taking"), [("online", ["online"]), (["online", "demos"], ["online", "demos"])])
+def test_the_parts_that_take_the_steps_hear_who_watched_and_that_the_robot_failed(add_to, taking):
+    parts = {"online": Listening(50, 6), "demos": Listening(50, 2)}
+    union, seen = UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8, add_to=add_to), Witness((1.0,), "anna")
+    union.witness(seen)
+    union.end_episodes()
+    assert {name: part.heard for name, part in parts.items() if part.heard} == {name: [seen, "end"] for name in taking}

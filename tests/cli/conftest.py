@@ -11,7 +11,8 @@ def place(tmp_path, monkeypatch):
     """Every command runs in an empty directory that holds the user's config tree."""
     write_tree(tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LAB_EXPERIMENTS", raising=False)
+    for variable in ("LAB_EXPERIMENTS", "LAB_GCE_PROJECT", "LAB_EC2_IMAGE"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("LAB_PLUGINS", PLUGIN)
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield tmp_path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rl_lab
-from rl_lab.cli.code_state import _own_plugin
+from rl_lab.cli.code_state import own_plugin
 from rl_lab.tracking.run_directory import RunDirectory
 
 OWN = """
@@ -63,7 +63,7 @@ def test_the_run_s_own_code_runs_elsewhere(run, lab, capfd):
     assert result.exit_code == 7  # that of the run's own command
     said = json.loads(capfd.readouterr().out)
     assert said["argv"][:5] == ["lab", "evaluate", "--episodes", "3", "--checkpoint"]
-    assert said["argv"][-2:] == ["--", str(run)]
+    assert said["argv"][-2:] == ["--", str(run.absolute())]
     assert "--explore" in said["argv"]
     assert "--run-code" not in said["argv"]
     home = Path(said["home"])
@@ -73,6 +73,16 @@ def test_the_run_s_own_code_runs_elsewhere(run, lab, capfd):
     assert said["data"] == sorted(each.name for each in (Path(rl_lab.__file__).parent / "data").iterdir())
     assert photograph(".", Path(rl_lab.__file__).parent) == before
     assert lab("resume", run, "die=1", "die", "--run-code").exit_code == 143
+
+
+def test_the_run_s_own_code_is_told_which_run_was_found(run, lab, capfd):
+    """A run that is newer by then is another one: what was the newest is named by its path."""
+    replace_code(run, OWN)
+    for words in (["evaluate"], ["play"], ["export"], ["resume"], ["resume", "logging.csv=true"], ["resume", run.name]):
+        assert lab(*words, "--run-code").exit_code == 7
+        named = json.loads(capfd.readouterr().out)["argv"]
+        overrides = [word for word in words if "=" in word]
+        assert named[named.index("--") + 1 :] == [str(run.absolute()), *overrides]
 
 
 def test_a_kill_in_the_middle_leaves_nothing_behind(run, lab):
@@ -178,5 +188,5 @@ def test_a_new_run_does_not_begin_with_weights(run, train, lab):
 
 def test_a_plugin_that_is_not_in_the_snapshot_stays_what_it_is(tmp_path):
     (tmp_path / "mine.py").touch()
-    assert _own_plugin("elsewhere/mine.py", tmp_path) == str(tmp_path / "mine.py")
-    assert _own_plugin("elsewhere/other.py", tmp_path) == "elsewhere/other.py"
+    assert own_plugin("elsewhere/mine.py", tmp_path) == str(tmp_path / "mine.py")
+    assert own_plugin("elsewhere/other.py", tmp_path) == "elsewhere/other.py"

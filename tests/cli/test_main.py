@@ -46,6 +46,28 @@ def test_listing_imports_no_torch():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["train", "--nonsense"], ["evaluate", "--episodes", "0"]])
-def test_wrong_usage_is_exit_code_2(lab, arguments):
-    assert lab(*arguments).exit_code == 2
+@pytest.mark.parametrize(
+    ("words", "wrong", "command"),
+    [
+        ("trian", "'train'", "lab"),
+        ("--nonsense", "--nonsense", "lab"),
+        ("train --nonsense", "--nonsense", "lab train"),
+        ("runs tag", "issing argument", "lab runs tag"),
+        ("evaluate --episodes 0", "--episodes", "lab evaluate"),
+        ("tune f.yaml --trials 0", "--trials", "lab tune"),
+        ("runs verify --steps 0", "--steps", "lab runs verify"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(lab, fails, words, wrong, command):
+    line = fails(lab(*words.split()), 2)
+    assert line.startswith("error: ")
+    assert wrong in line
+    assert line.endswith(f" (see {command} --help)")
+
+
+def test_a_group_without_a_command_is_its_help(lab):
+    for words, name in ([], "train"), (["runs"], "verify"):
+        result = lab(*words)
+        assert result.exit_code in (0, 2)
+        assert name in result.output
+        assert "error" not in result.stderr

@@ -4,7 +4,6 @@ import csv
 import json
 from pathlib import Path
 
-import imageio.v2 as imageio
 import mujoco.viewer
 import pytest
 import torch
@@ -12,10 +11,13 @@ from typer.testing import CliRunner
 
 from rl_lab.cli.main import app
 from rl_lab.cli.playing import play
+from rl_lab.environments import joystick
 from rl_lab.environments.counting import Counting
-from rl_lab.robots import commanding, tester_plots, viewer
+from rl_lab.robots import tester_plots, viewer
+from tests.film_reader import read_film
 
 SMALL = ("--num-envs", "2", "--frame-size", "64,48")
+UNSEEN = ("logging=quiet", "training.eval_frequency=null", "training.checkpoint_frequency=null")  # only the end counts
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,7 @@ def robot(tmp_path_factory):
         "--run-dir",
         str(path),
         "environment.episode_s=20",
+        *UNSEEN,
     ]
     assert CliRunner().invoke(app, words).exit_code == 0
     return path
@@ -40,15 +43,11 @@ def no_display(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-# imageio's reader leaves a pipe to its garbage collection
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-
-
 def film(path):
     """Return size, pictures per second and number of pictures of a file."""
-    with imageio.get_reader(path) as reader:
-        about = reader.get_meta_data()
-        return about["size"], about["fps"], reader.count_frames()
+    pictures, fps = read_film(path)
+    count, height, width, _ = pictures.shape
+    return (width, height), fps, count
 
 
 def said(result):
@@ -104,6 +103,12 @@ class Stick:
     def get_numaxes(self):
         return len(self.axes)
 
+    def get_numbuttons(self):
+        return 0
+
+    def get_instance_id(self):
+        return 0
+
     def get_name(self):
         return "stick"
 
@@ -111,7 +116,7 @@ class Stick:
 @pytest.fixture
 def stick(monkeypatch):
     """A joystick is connected."""
-    pygame = commanding._pygame()
+    pygame = joystick._pygame()
     monkeypatch.setattr(pygame.joystick, "get_count", lambda: 1)
     monkeypatch.setattr(pygame.joystick, "Joystick", Stick)
 
@@ -171,32 +176,28 @@ def watch_commands(monkeypatch):
 
 def test_a_joystick_commands_one_robot(robot, lab, stick, monkeypatch):
     held = watch_commands(monkeypatch)
-    words = ("--joystick", "--joystick-scale", "2,1,3", "--video", "--record-length", 2, *SMALL)
+    wide = [word for axis in ("vx", "vy") for word in ("--override", f"environment.commands.{axis}=[-3,3]")]
+    words = ("--joystick", "--joystick-scale", "2,1,3", "--video", "--record-length", 2, *SMALL, *wide)
     assert said(lab("play", robot, *words, "--json"))["steps"] == 2
-    assert held[-1] == [[2.0, -0.5, -0.75]]  # forward is axis 1, left axis 0, turn axis 3, all negated
+    # Forward is axis 1, left axis 0, turn axis 3, all negated; -0.75 rad/s is more than the task knows.
+    assert held[-1] == [[2.0, -0.5, -0.5]]
 
 
 def test_a_joystick_that_is_not_there(robot, lab, fails, stick, monkeypatch):
     monkeypatch.setattr(Stick, "axes", (0.0, 0.0))
     assert fails(lab("play", robot, "--joystick"), 2) == "error: --joystick: 'stick' has 2 axes, 4 are needed"
-    monkeypatch.setattr(commanding._pygame().joystick, "get_count", lambda: 0)
+    monkeypatch.setattr(joystick._pygame().joystick, "get_count", lambda: 0)
     assert fails(lab("play", robot, "--joystick"), 2).startswith("error: --joystick: none is connected")
 
 
 def test_testers_write_tables_films_and_plots(robot, lab):
-    words = ("--testers", "x", "--testers", "zero,x", "--test-length", 4, "--video", *SMALL)
-    result = lab("play", robot, *words)
+    result = lab("play", robot, "--testers", "zero", "--test-length", 4, "--video", *SMALL)
     assert result.exit_code == 0, result.stderr
     (row,) = (line.split() for line in result.stdout.splitlines() if line.split()[:1] == ["zero"])
     assert row[1:4] == ["-", "-", "0"]  # errors are not known before a second is over
-    names = {path.name for path in (robot / "test").iterdir() if not path.name.startswith("y")}
-    assert names == {
-        "summary.csv",
-        *(f"{name}{end}" for name in ("x", "zero") for end in (".csv", ".png", "_video.mp4")),
-    }
-    rows = list(csv.DictReader((robot / "test" / "summary.csv").read_text().splitlines()))
-    assert [row["tester"] for row in rows] == ["x", "zero"]
-    assert film(robot / "test" / "x_video.mp4") == ((64, 48), 50.0, 4)
+    names = {path.name for path in (robot / "test").iterdir() if path.name[0] not in "xy"}
+    assert names == {"summary.csv", "zero.csv", "zero.png", "zero_video.mp4"}
+    assert film(robot / "test" / "zero_video.mp4") == ((64, 48), 50.0, 4)
 
 
 def test_another_solver_plays_the_same_policy(robot, lab, monkeypatch):
@@ -204,11 +205,14 @@ def test_another_solver_plays_the_same_policy(robot, lab, monkeypatch):
 
     def table(*options):
         words = [word for option in options for word in ("--override", f"environment.{option}")]
-        return said(lab("play", robot, "--testers", "y", "--test-length", 4, *SMALL, *words, "--json"))["testers"]
+        chosen = ("--testers", "y", "--testers", "x,y", "--test-length", 4)
+        return said(lab("play", robot, *chosen, *SMALL, *words, "--json"))["testers"]
 
-    (own,), (other,) = table(), table("simulation.timestep=0.0025", "control.substeps=8")
+    (own, _), (other, second) = table(), table("simulation.timestep=0.0025", "control.substeps=8")
     assert own != other
     assert own["torque_rms"] == pytest.approx(other["torque_rms"], rel=0.2)
+    rows = list(csv.DictReader((robot / "test" / "summary.csv").read_text().splitlines()))
+    assert [row["tester"] for row in rows] == [other["tester"], second["tester"]] == ["y", "x"]
     assert not (robot / "test" / "y.png").exists()
 
 
@@ -233,12 +237,17 @@ def test_a_run_that_draws_nothing(train, lab, fails):
 
 
 def test_any_environment_that_draws_is_filmed(lab, tmp_path):
-    words = ("+experiment=ppo_cartpole", "budget=tiny", "--run-dir", "run")
-    assert lab("train", *words).exit_code == 0
-    found = said(lab("play", "run", "--video", "--record-length", 60, "--frame-size", "60,40", "--json"))
-    assert film(found["video"])[::2] == ((60, 40), 60)
-    assert found["episodes"] >= 1
-    assert found["return"] <= 60
+    words = (
+        "+experiment=ppo_cartpole",
+        "budget=tiny",
+        "--run-dir",
+        "run",
+        "environment.env_kwargs.max_episode_steps=8",
+    )
+    assert lab("train", *words, *UNSEEN).exit_code == 0
+    found = said(lab("play", "run", "--video", "--record-length", 10, "--frame-size", "60,40", "--json"))
+    assert film(found["video"])[::2] == ((60, 40), 10)
+    assert (found["episodes"], found["return"]) == (1, 8.0)
 
 
 def test_returns_are_those_of_whole_episodes():

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_warm_start_without_a_checkpoint_makes_no_run(run, lab):
         (["nowhere"], 1, "error: unknown run in "),
         (["./nowhere"], 1, "error: no run directory at "),
         (["conf"], 1, "error: "),
-        (["--mode", "cold"], 2, "error: unknown --mode 'cold' (choices: exact, warm_start, warm_start_optimizer)"),
+        (["--mode", "cold"], 2, "error: unknown --mode 'cold' (choices: exact, fork, warm_start, warm_start_opt"),
         (["--checkpoint", "x"], 2, "error: --checkpoint needs --mode warm_start"),
         (["algorithm.gamma=0.1"], 2, "error: an exact resume cannot change algorithm.gamma: 0.9 -> 0.1"),
         (
@@ -102,3 +103,57 @@ def test_other_versions_than_those_the_run_began_with_are_told(run, lab):
     assert events.count('"versions"') == 1
     result = lab("resume", "--mode", "warm_start")
     assert "versions: " not in result.stdout + result.stderr
+
+
+def _contents(run):
+    return {path.relative_to(run): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(("status", "state"), [("done", "is done"), ("failed", "had some"), ("running", "had some")])
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_run_that_lost_its_checkpoints_is_refused_and_loses_nothing_more(run, lab, fails, status, state, folder):
+    shutil.rmtree(run / "checkpoints")
+    if folder:
+        (run / "checkpoints").mkdir()
+    (run / "status").write_text(f"{status}\n")
+    before = _contents(run)
+    for command in (["resume", run], ["train", "--run-dir", run]):
+        line = fails(lab(*command), 1)
+        assert "no checkpoint in" in line
+        assert f"but the run {state}" in line
+        assert _contents(run) == before
+
+
+def test_a_done_run_without_events_and_checkpoints_does_not_begin_anew(run, lab, fails):
+    shutil.rmtree(run / "checkpoints")
+    (run / "events.jsonl").unlink()
+    before = _contents(run)
+    assert "but the run is done" in fails(lab("resume", run, "training.total_timesteps=192"), 1)
+    assert _contents(run) == before
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(run, lab):
+    shutil.rmtree(run / "checkpoints")
+    events = [line for line in (run / "events.jsonl").read_text().splitlines() if '"checkpoint"' not in line]
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in events))
+    (run / "status").write_text("failed\n")
+    result = lab("resume", run, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["position"]["step"] == 128
+
+
+@pytest.mark.parametrize("mode", ["fork", "exact"])
+def test_a_fork_that_died_before_its_first_checkpoint_begins_with_its_source_again(run, train, lab, mode):
+    """Its events begin with those of the source, which name the source's checkpoints."""
+    options = [f"training.resume_path={run.absolute()}", f"training.resume_mode={mode}"]
+    result = train(*options, "training.total_timesteps=192", "--run-dir", "fork")
+    assert result.exit_code == 0, result.stderr
+    fork = Path("fork")
+    shutil.rmtree(fork / "checkpoints")
+    rows = (fork / "events.jsonl").read_text().splitlines()
+    last = max(index for index, row in enumerate(rows) if json.loads(row)["kind"] == "resume")
+    (fork / "events.jsonl").write_text("".join(f"{row}\n" for row in rows[: last + 1]))
+    (fork / "status").write_text("failed\n")
+    result = lab("resume", fork, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["position"]["step"] == 192

@@ -174,6 +174,8 @@ def test_weights_that_do_not_fit_are_named(train, fails):
     assert line == "error: the checkpoint's networks do not fit this config: actor.bias is only in it"
     line = fails(train("--run-dir", "z", *warm, flat, "training.resume_parts=[actor]"), 1)
     assert line == "error: training.resume_parts: 'actor' of the checkpoint does not fit: actor.bias is only in it"
+    assert not Path("y").exists()
+    assert not Path("z").exists()
 
 
 FAULTY = "environment._target_=tiny_plugin.FaultyEnv"
@@ -292,3 +294,49 @@ def test_losses_that_are_no_numbers_end_the_run_in_one_line(lab, fails, experime
     assert again == line.replace("crash/000001", "crash/000002")
     before = CheckpointStore.load("x/crash/000002").state["before"]["workflow"]
     assert all(torch.isfinite(tensor).all() for tensor in before.values())
+
+
+def test_a_run_that_pauses_is_the_run_that_did_not(train, lab):
+    assert train("--run-dir", "whole").exit_code == 0
+    for until in (1, 100, 100, 192):
+        result = train("--run-dir", "parts", "--until", until)
+        assert result.exit_code == 0, result.stderr
+        reached = -(-until // 32) * 32  # a cycle is 8 steps of 4 environments
+        assert result.stderr.strip() == f"paused after {reached} env steps; continue with `lab resume`"
+        assert Path("parts/status").read_text().strip() == "stopped"
+    assert train("--run-dir", "parts").exit_code == 0
+    assert Path("parts/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
+    whole, parts = (json.loads(lab("runs", "fingerprint", run, "--json").stdout) for run in ("./whole", "./parts"))
+    assert list(whole.values()) == list(parts.values())
+
+
+def test_every_seed_has_its_turn_though_those_before_pause(train):
+    result = train("--seed", "1,2,3", "--until", 40, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.strip() == "paused after 64 env steps; continue with `lab resume`"
+    found = json.loads(result.stdout)
+    assert [each["status"] for each in found] == ["stopped"] * 3
+    seeds = [yaml.safe_load(Path(each["run"], "config.yaml").read_text())["experiment"]["seed"] for each in found]
+    assert seeds == [1, 2, 3]
+
+
+def test_a_seed_that_an_alert_stops_keeps_no_other_from_its_turn(train):
+    stop = "+alerts.rules.r={kind: above, metric: train/loss, value: -1e9, respond: stop}"
+    result = train("--seed", "1,2", stop, "--json")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("stopped by alert r: train/loss is ")
+    assert [each["status"] for each in json.loads(result.stdout)] == ["stopped"] * 2
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_with_what_it_should(train, lab):
+    import shutil
+
+    assert train("--run-dir", "source").exit_code == 0
+    words = ["training.resume_path=source", "training.resume_mode=fork", "training.total_timesteps=320"]
+    assert train("--run-dir", "whole", *words).exit_code == 0
+    assert train("--run-dir", "dead", *words, "--until", 1).exit_code == 0
+    shutil.rmtree("dead/checkpoints")
+    for name in ("metrics.jsonl", "events.jsonl"):  # which would tell of a checkpoint
+        Path("dead", name).unlink()
+    assert train("--run-dir", "dead", *words).exit_code == 0
+    assert Path("dead/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()

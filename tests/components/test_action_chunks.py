@@ -58,6 +58,46 @@ def test_every_environment_follows_its_own_plans_from_its_own_past(history, num_
     assert sizes == [min(num_envs, 2 ** (count - 1).bit_length()) for count in counts]
 
 
+def test_lengths_of_executed_chunks_are_drawn_for_each_plan():
+    num_envs, steps, chunk = 4, 1200, 6
+    spec = EnvSpec("e", DICT, Box((4,)))
+    horizon = RecedingHorizon(planner([], chunk), history=1, num_actions=5, least_actions=2, context=context_of(spec))
+    torch.manual_seed(0)
+    carry, lengths = horizon.initial_carry(num_envs), []
+    picture, planned = torch.zeros(num_envs, 1, 2, 2, dtype=torch.uint8), [0] * num_envs
+    for t in range(steps):
+        code = torch.full((num_envs, 2), float(t))
+        actions, carry = horizon(
+            {"code": code, "picture": picture}, carry, torch.tensor([t == 0] * num_envs), varied=True
+        )
+        for env, (seen, _, _, count) in enumerate(actions.tolist()):
+            if seen == t and t > 0:  # a new plan: the one before it was followed so far
+                lengths.append(t - planned[env])
+            if seen == t:
+                planned[env] = t
+            assert (seen, count) == (planned[env], t - planned[env])
+    assert set(lengths) == {2, 3, 4, 5}
+    for length in (2, 3, 4, 5):
+        assert lengths.count(length) / len(lengths) == pytest.approx(0.25, abs=0.05)
+
+
+def test_a_plan_that_was_not_followed_is_over():
+    spec = EnvSpec("e", DICT, Box((4,)))
+    horizon = RecedingHorizon(planner([], 5), history=1, num_actions=5, least_actions=4, context=context_of(spec))
+    obs = {"code": torch.zeros(3, 2), "picture": torch.zeros(3, 1, 2, 2, dtype=torch.uint8)}
+    torch.manual_seed(1)
+    said, carry = horizon(obs, horizon.initial_carry(3), torch.ones(3, dtype=torch.bool), varied=True)
+    done = said.clone()
+    done[2, 3] += 1.0
+    left = carry["left"].tolist()
+    assert horizon.interrupted(carry, said)["left"].tolist() == left
+    carry = horizon.interrupted(carry, done)
+    assert carry["left"].tolist() == [*left[:2], 0]
+    said, carry = horizon({**obs, "code": torch.ones(3, 2)}, carry, torch.zeros(3, dtype=torch.bool))
+    assert said[:, 0].tolist() == [0.0, 0.0, 1.0]  # what was seen when the plan was made
+    assert said[:, 3].tolist() == [1.0, 1.0, 0.0]
+
+
 def test_each_size_of_a_group_is_one_static_function():
     made = []
     spec = EnvSpec("e", DICT, Box((4,)))

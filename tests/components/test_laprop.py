@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rl_lab.components.laprop import LaProp
 from rl_lab.components.learner import Learner
 from rl_lab.core import Optimizers
+from rl_lab.core.ranks import ALONE
 from rl_lab.core.seeds import Seeds
 
 torch.set_num_threads(1)
@@ -165,7 +166,8 @@ def test_a_closure_is_called_with_gradients():
 
 def make_learner(net):
     factory = partial(LaProp, lr=0.01, warmup=2)
-    context = SimpleNamespace(optimizers=Optimizers({"net": factory}), device=torch.device("cpu"), seeds=Seeds())
+    given = {"optimizers": Optimizers({"net": factory}), "seeds": Seeds(), "ranks": ALONE}
+    context = SimpleNamespace(device=torch.device("cpu"), **given)
     return Learner(context, "net", net.parameters())
 
 

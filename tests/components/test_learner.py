@@ -1,6 +1,7 @@
 """Learner: what it does in a compiled graph is what torch's own optimisers do."""
 
 import copy
+import socket
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,14 +11,16 @@ from torch import nn
 
 from rl_lab.components.learner import AdamSlot, Learner, adam_step, descend_as_one, frozen_copy, polyak, trained
 from rl_lab.core import Optimizers
+from rl_lab.core.ranks import ALONE
 from rl_lab.core.seeds import Seeds
+from rl_lab.distributed.process_group import process_group
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.static_step import StaticSteps
 
 
 def make_learner(module, factory=None, **options):
     optimizers = Optimizers({} if factory is None else {"net": factory})
-    context = SimpleNamespace(optimizers=optimizers, device=torch.device("cpu"), seeds=Seeds())
+    context = SimpleNamespace(optimizers=optimizers, device=torch.device("cpu"), seeds=Seeds(), ranks=ALONE)
     return Learner(context, "net", module.parameters(), **options)
 
 
@@ -147,12 +150,34 @@ def test_a_changing_rate_is_part_of_the_optimisers_state():
     assert learners[1].initial_rate == 3e-4
 
 
+@pytest.fixture
+def group(monkeypatch):
+    """Be the only rank of a process group with nccl."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", **address}.items():
+        monkeypatch.setenv(name, value)
+    with process_group(torch.device("cuda", 0)) as ranks:
+        yield ranks
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_step_reduces_its_gradient_by_nccl(group):
+    follow_the_rate(group)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_captured_step_follows_the_rate():
+    follow_the_rate(ALONE)
+
+
+def follow_the_rate(ranks):
     torch.manual_seed(0)
     net, x = nn.Linear(4, 2).cuda(), torch.randn(8, 4, device="cuda")
     other, factory = copy.deepcopy(net), partial(torch.optim.Adam, lr=0.1, fused=True)
-    context = SimpleNamespace(optimizers=Optimizers({"net": factory}), device=torch.device("cuda"), seeds=Seeds())
+    given = {"optimizers": Optimizers({"net": factory}), "seeds": Seeds(), "ranks": ranks}
+    context = SimpleNamespace(device=torch.device("cuda"), **given)
     learner, optimizer = Learner(context, "net", net.parameters()), factory(other.parameters())
     descend = StaticSteps("captured")(lambda x: learner.descend(net(x).square().mean()))
     for rate in (0.1, 0.09, 0.08, 0.07, 0.06, 0.0, 0.2):  # the first three are not captured

@@ -56,13 +56,16 @@ def test_random_actions_are_uniform_over_what_is_allowed():
     assert (numbers.shape, choices.shape) == ((100, 3), (100, 8))
 
 
-def test_noise_is_for_numbers():
+def test_noise_is_for_numbers_and_chance_for_choices():
     code = ModelActions(spec(PARTS), "Test")
-    actions = code.random(5000, CPU)
-    noisy = code.with_noise(actions, 0.2)
-    difference = noisy - actions
+    actions = code.random(5000, CPU) * torch.tensor([0.0] * 3 + [1.0] * 8)
+    difference = code.disturbed(actions, 0.2, 0.0, None) - actions
     assert not difference[:, 3:].any()
     torch.testing.assert_close(difference[:, :3].std(0), torch.full((3,), 0.2), rtol=0.05, atol=0)
+    numbers, choices = code.split(code.disturbed(actions, 0.0, 0.3, None) - actions)
+    assert not numbers.any()
+    share = float(choices[:, :3].any(-1).float().mean())  # a gear of three: a random one is the same in a third
+    assert share == pytest.approx(0.2, abs=0.03)
 
 
 @pytest.mark.parametrize(

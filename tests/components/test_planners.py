@@ -9,6 +9,9 @@ import torch
 
 from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.planners import CEM, MPPI
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.compose import compose, resolve
+from rl_lab.config.targets import Targets
 from rl_lab.core import Box, ConfigError, EnvSpec, MultiDiscrete
 
 torch.set_num_threads(1)
@@ -344,3 +347,18 @@ def test_wrong_sizes_are_one_line():
         CEM(3, 10, 11)
     with pytest.raises(ConfigError, match=r"min_std: 0\.5 is more than max_std=0\.1"):
         MPPI(min_std=0.5, max_std=0.1)
+
+
+@pytest.mark.parametrize(("width", "rounds"), [(19, 6), (20, 8)])
+def test_tdmpc2_plans_two_rounds_more_for_wide_actions(width, rounds):
+    node = compose(["+preset=tdmpc2", "+environment=identity", "experiment.name=x", "training.total_timesteps=9"])
+    planner = Targets(AllowList()).instantiate("components.planner", resolve(node)["components"]["planner"])
+    calls = []
+
+    def rollout(candidates):
+        calls.append(candidates.shape)
+        return candidates.sum((0, -1))
+
+    actions = ModelActions(EnvSpec("Wide-v0", Box((1,)), Box((width,), low=-1.0, high=1.0), 9), "TD-MPC")
+    planner.plan(rollout, 1, actions, CPU)
+    assert calls == [(3, 1, 488, width)] * rounds

@@ -16,12 +16,16 @@ torch.set_num_threads(1)
 SPEC = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
 
 
-def make_model(spec=SPEC, **options):
+def gaussian():
+    return RSSM(16, 8, 4, latent="gaussian", core="gru", prior_layers=1)
+
+
+def make_model(spec=SPEC, rssm=None, **options):
     torch.manual_seed(0)
     style = LayerStyle()
     model = WorldModel(
         WorldEncoder(8, 1, style),
-        RSSM(16, 8, 4, 3, num_blocks=4),
+        RSSM(16, 8, 4, 3, num_blocks=4) if rssm is None else rssm(),
         WorldDecoder(8, 1, style),
         ScalarHead(8, 1, style, num_bins=41),
         ContinueHead(8, 1, style),
@@ -78,6 +82,32 @@ def test_kl_losses_in_every_form(form):
     }[form]
     found = {name: loss.terms[name].item() for name in expected}
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def gaussian_kl(left, right):
+    (m1, s1), (m2, s2) = (np.split(belief, 2, -1) for belief in (left, right))
+    return (np.log(s2 / s1) + (s1**2 + (m1 - m2) ** 2) / (2.0 * s2**2) - 0.5).sum(-1)
+
+
+@pytest.mark.parametrize("form", ["mean", "balanced", "separate"])
+def test_kl_losses_of_gaussian_latents_in_every_form(form):
+    model = make_model(kl=KLTerms(form, free_nats=0.9, dyn_scale=0.5, rep_scale=0.1), rssm=gaussian)
+    model.rssm.prior[-1].weight.data *= 4.0
+    torch.manual_seed(1)
+    loss = model.losses(make_batch())
+    raw = (loss.observed.posterior, loss.observed.prior)
+    kl = gaussian_kl(*(x.detach().double().numpy() for x in raw))  # [T, B]
+    assert kl.shape == (5, 3)
+    assert kl.min() < 0.9 < kl.max()
+    whole, each = max(kl.mean(), 0.9), np.maximum(kl, 0.9).mean()
+    expected = {
+        "mean": {"kl": 0.5 * whole},
+        "balanced": {"dyn": 0.5 * whole, "rep": 0.1 * whole},
+        "separate": {"dyn": 0.5 * each, "rep": 0.1 * each},
+    }[form]
+    assert {name: loss.terms[name].item() for name in expected} == pytest.approx(expected, rel=1e-5)
+    frozen = model.rssm.latent_space.kl(torch.tensor([0.0, 1.0, 2.0, 0.5]), torch.tensor([1.0, 1.0, 1.0, 2.0]))
+    assert frozen.item() == pytest.approx(2.2243971805599454, abs=1e-6)  # log 2 + 49 / 32, by hand
 
 
 def test_prior_and_posterior_each_learn_from_their_own_term():

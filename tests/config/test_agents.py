@@ -10,7 +10,7 @@ from rl_lab.config.compose import compose
 from rl_lab.config.targets import Targets
 from rl_lab.core import ConfigError
 
-SMALL = ("+experiment=dreamer_cartpole", "budget=tiny", "logging=quiet", "environment.num_envs=2")
+SMALL = ("+experiment=dreamer_cartpole", "budget=tiny", "+logging=quiet", "environment.num_envs=2")
 
 
 def parts(*overrides):

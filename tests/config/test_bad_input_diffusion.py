@@ -1,8 +1,11 @@
 """Horizons and demonstrations that do not fit are told in one line at the start, and leave nothing on disk."""
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rl_lab.buffers.datasets.format import Episode
+from rl_lab.buffers.datasets.lab import LabWriter
 from rl_lab.cli.main import app
 
 PUSHT = ("+experiment=diffusion_pusht_small", "buffers.demonstrations.episodes=[7]")
@@ -42,3 +45,25 @@ def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
     assert result.output.strip().splitlines() == [f"error: {text}"]
     assert result.exit_code in (1, 2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(9.0, "lie in [0, 9], the environment"), (float("nan"), "is not finite at")]
+)
+def test_a_bad_episode_is_told_before_anything_is_written(number, text, tmp_path, monkeypatch):
+    """The first episode is good, the second is not."""
+    with LabWriter(tmp_path / "shown") as writer:
+        for action in (0.0, number):
+            actions = np.zeros((20, 1), np.float32)
+            actions[3] = action
+            obs = np.zeros((20, 3), np.float32)
+            writer.save(Episode(obs, actions, np.zeros(20, np.float32), False, True, obs[0]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(tmp_path / "experiments"))
+    run = ("+preset=diffusion_small", "+environment=pendulum", "experiment.name=x", "training.total_timesteps=1000")
+    result = CliRunner().invoke(
+        app, ["train", *run, "environment.num_envs=1", "buffers.demonstrations.path=shown", "budget=tiny"]
+    )
+    (line,) = result.output.strip().splitlines()
+    assert line.startswith(f"error: shown, episode 1: actions {text}")
+    assert [path.name for path in tmp_path.iterdir()] == ["shown"]

@@ -38,6 +38,19 @@ def run(overrides, folder, monkeypatch):
         (["algorithm.temperature=0"], "algorithm.temperature: must be greater than 0, not 0"),
         (["algorithm.temperature=-1.5"], "algorithm.temperature: must be greater than 0, not -1.5"),
         (["algorithm.temperature=11"], "algorithm.temperature: must be less than or equal to 10, not 11"),
+        (
+            ["algorithm.random_steps=20", "training.total_timesteps=20"],
+            "algorithm.random_steps: 20 env steps of random actions are not less than training.total_timesteps=20",
+        ),
+        (  # a warm-up that is too long as well hides no other mistake
+            [
+                "algorithm.random_steps=20",
+                "training.total_timesteps=20",
+                PHASES % "{name: b, steps: 9, hooks: [colect]}",
+            ],
+            "unknown hook of phase 'b' 'colect'; did you mean 'collect'? (choices: collect, encode, evaluate, "
+            "evaluate_world_model, record_dream, update_controller, update_memory, update_vae)",
+        ),
         (["algorithm.num_rollouts=0"], "algorithm.num_rollouts: must be greater than or equal to 1, not 0"),
         (["algorithm.sigma=0"], "algorithm.sigma: must be greater than 0, not 0"),
         (
@@ -70,9 +83,8 @@ def test_an_environment_that_takes_no_seed_is_one_line(tmp_path, monkeypatch):
     target = ["environment._target_=rl_lab.environments.gymnasium.GymnasiumEnv", "environment.name=seedless:make_env"]
     target.append("~environment.max_episode_steps")
     result = run([*target, "--plugin", str(tmp_path / "seedless.py")], tmp_path, monkeypatch)
-    assert result.exit_code == 1
-    errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
-    assert errors == [
-        "error: environment 'seedless:make_env' (copy 0, vector step 0, reset) raised TypeError: "
-        "Seedless.reset() got an unexpected keyword argument 'seed'"
+    assert result.exit_code == 2
+    assert result.output.strip().splitlines() == [
+        "error: environment.name 'seedless:make_env' cannot be reset to a seed: reset of Seedless takes none"
     ]
+    assert {path.name for path in tmp_path.iterdir()} <= {"seedless.py", "__pycache__"}

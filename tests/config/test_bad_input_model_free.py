@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from rl_lab.cli.main import app
-from rl_lab.components.continuous_actions import FITTING
+from rl_lab.components.continuous_actions import FITTING, ActionScale
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.build import assemble
 from rl_lab.config.compose import compose
@@ -17,7 +17,7 @@ from rl_lab.workflows.sac import SAC
 from tests.workflows.off_policy import networks, start
 
 KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete", "mixed": "mixed"}
-WORKFLOWS = ("PPO", "PPOAMP", "SAC", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
+WORKFLOWS = ("PPO", "PPOAMP", "SAC", "RLPD", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
 PPO = [
     "+workflow=ppo",
     "+components@components.actor=mlp",
@@ -28,6 +28,7 @@ PENDULUM, CARTPOLE = "+experiment=sac_pendulum", "+environment=cartpole"
 SETTINGS = {("SAC", "discrete"): ["+preset=sac_discrete"]} | {("PPO", kind): PPO for kind in KINDS}
 PRIOR = ["+preset=ppo_amp", "buffer@buffers.motions=replay", "components.discriminator.key=null"]
 SETTINGS |= {("PPOAMP", kind): PRIOR for kind in KINDS}
+SETTINGS |= {("RLPD", kind): ["+preset=rlpd", "+training=off_policy"] for kind in KINDS}
 SETTINGS |= {("Dreamer", kind): ["+preset=dreamer_v3", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("PlaNet", kind): ["+preset=planet", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("TDMPC", kind): ["+preset=tdmpc2", "budget=tiny"] for kind in KINDS}
@@ -57,7 +58,7 @@ def refused(tmp_path, monkeypatch):
         (
             ("+preset=dqn", "+environment=pendulum", *RUN),
             "workflow: DQN does not take the continuous actions of 'Pendulum-v1' "
-            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, SAC, SQL, TD3, TDMPC, WorldModels)",
+            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, RLPD, SAC, SQL, TD3, TDMPC, WorldModels)",
         ),
         (
             ("+preset=td3", CARTPOLE, *RUN),
@@ -113,7 +114,13 @@ def refused(tmp_path, monkeypatch):
         ),
         (
             ("+preset=sac", CARTPOLE, *RUN),
-            "components.critic.input_dim: must be 4 (4 features), not 6",
+            "components.critic.input_dim: must be 4 (4 features), not 6, as for continuous actions: these are discrete "
+            "(preset sac_discrete; workflows SAC, DQN, PPO)",
+        ),
+        (
+            ("+experiment=sac_cartpole", "environment=pendulum"),
+            "components.critic.input_dim: must be 4 (3 features and 1 of the action), not 3, as for discrete actions: "
+            "these are continuous (preset sac; workflows SAC, SQL, TD3, PPO)",
         ),
         (
             (PENDULUM, "components.critic.input_dim=3"),
@@ -191,10 +198,37 @@ def test_bad_input_dies_in_one_line(refused, overrides, text):
     assert refused(*overrides).startswith(text)
 
 
+def test_one_number_is_a_continuous_action_too():
+    """A Box of shape () has actions [N] in the environment and [N, 1] in networks."""
+    scale = ActionScale(EnvSpec("Dial-v0", Box((3,)), Box((), low=-1.0, high=3.0), 10), "SAC")
+    turned = torch.tensor([[-1.0, 0.0, 1.0], [0.5, -0.5, 0.0]])  # [T, N]
+    assert torch.equal(scale.to_unit(2.0 * turned + 1.0), turned.unsqueeze(-1))
+    assert torch.equal(scale.to_environment(turned.unsqueeze(-1)), 2.0 * turned + 1.0)
+
+
+@pytest.mark.parametrize("experiment", ["sac_pendulum", "td3_pendulum", "sql_pendulum"])
+def test_training_with_one_number(experiment, tmp_path):
+    zoo = ("environment=gymnasium", "environment.name=tests.environments.zoo:Actor", "environment.num_envs=1")
+    options = ("environment.env_kwargs={kind: scalar}", "environment.wrappers=[{time_limit: 20}]", "budget=tiny")
+    result = CliRunner().invoke(
+        app,
+        ["train", f"+experiment={experiment}", *zoo, *options, "--plugin", "tests", "--run-dir", str(tmp_path / "run")],
+    )
+    assert result.exit_code == 0, result.output
+
+
 def test_actions_without_a_dimension_have_no_entropy():
     spec = EnvSpec("Nothing-v0", Box((3,)), Box((0,), low=-1.0, high=1.0), 10)
     with pytest.raises(ConfigError, match="SAC needs actions, those of 'Nothing-v0' have no dimension"):
         start(SAC(), spec, lambda: networks(spec))
+
+
+@pytest.mark.parametrize("experiment", ["sac_pendulum", "td3_pendulum", "sql_pendulum"])
+def test_actions_without_a_dimension_are_told_at_start(refused, experiment):
+    zoo = ("environment=gymnasium", "environment.name=tests.environments.zoo:Actor", "environment.num_envs=1")
+    line = refused(f"+experiment={experiment}", *zoo, "environment.env_kwargs={kind: empty}", "--plugin", "tests")
+    assert line.startswith("environment.name 'tests.environments.zoo:Actor' has the unsupported space Box")
+    assert line.endswith("an action has no dimension")
 
 
 def test_every_workflow_is_known_to_this_test():
@@ -203,6 +237,10 @@ def test_every_workflow_is_known_to_this_test():
         "random_policy",
         "behavior_cloning",
         "diffusion_policy",
+        "flow_sac",
+        "hiors",
+        "sft",
+        "reward_classifier",
     }  # they take every action, or learn from demonstrations
     names = {path.stem.replace("_", "") for path in folder.glob("[a-z]*.py") if path.stem not in others}
     assert {name.lower() for name in WORKFLOWS} == names

@@ -41,3 +41,29 @@ def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
     assert result.output.strip().splitlines() == [f"error: {text}"]
     assert result.exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (
+            ("+experiment=tdmpc2_pendulum_tensor", "training.total_timesteps=300"),
+            "algorithm.random_steps: 1000 env steps of random actions are not less than training.total_timesteps=300",
+        ),
+        (
+            ("+experiment=tdmpc2_pendulum_tensor", "components.planner.horizon=201"),
+            "components.planner.horizon: 201 env steps ahead are more than an episode of 'tensor/Pendulum' has (200)",
+        ),
+        (
+            ("+experiment=planet_pendulum_tensor", "components.planner.horizon=201"),
+            "components.planner.horizon: 201 env steps ahead are more than an episode of 'tensor/Pendulum' has (200)",
+        ),
+    ],
+)
+def test_planning_that_does_not_fit_is_one_line(overrides, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(tmp_path / "experiments"))
+    result = CliRunner().invoke(app, ["train", *overrides])
+    assert result.output.strip().splitlines() == [f"error: {text}"]
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []

@@ -37,6 +37,6 @@ def test_tiny_makes_an_experiment_short(composed):
     assert config.environment.num_envs == 4
     assert config.training.total_timesteps == 128
     assert config.training.phases[0].duration_steps == 128
-    assert config.training.eval_frequency == 64
+    assert config.training.eval_frequency == 128
     assert config.training.num_eval_episodes == 2
     assert composed("budget=full").training.num_eval_episodes == 10

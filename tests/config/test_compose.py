@@ -73,6 +73,26 @@ def test_a_broken_yaml_file_is_one_line(config_dir):
     assert "broken" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("files", "circle"),
+    [
+        ({"a": "[b, _self_]", "b": "[a, _self_]"}, ["a", "b", "a"]),
+        ({"a": "[_self_, a]"}, ["a", "a"]),
+        ({"a": "[b]", "b": "[tiny, /experiment/c@_global_]", "c": "[b]"}, ["b", "c", "b"]),
+        ({"a": "[{optional deep: b}]", "deep/b": "[/experiment/a.yaml]"}, ["a", "deep/b", "a"]),
+    ],
+)
+def test_defaults_in_a_circle_are_one_line_that_names_the_files(config_dir, files, circle):
+    folder = config_dir / "experiment"
+    for name, defaults in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.yaml").write_text(f"# @package _global_\ndefaults: {defaults}\n")
+    with pytest.raises(ConfigError) as error:
+        compose(["+experiment=a", "experiment.seed=1"], config_dir)
+    expected = " -> ".join(str((folder / f"{name}.yaml").resolve()) for name in circle)
+    assert str(error.value) == f"defaults lead in a circle: {expected}"
+
+
 def test_a_group_may_be_chosen_without_plus(config_dir):
     assert compose(["experiment=tiny", "logging=quiet"], config_dir).logging.tensorboard is False
     assert compose(["+experiment=tiny", "training=on_policy"], config_dir).training.phases[0].buffer == "rollout"

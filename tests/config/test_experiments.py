@@ -14,9 +14,11 @@ from rl_lab.tracking.run_directory import RunDirectory
 
 def run_tiny(name, root):
     """Run an experiment, after that of its teacher if it has one."""
-    config = compose([f"+experiment={name}", "budget=tiny", "logging=quiet", f"experiment.root={root}"])
-    if config.training.teacher is not None:
+    config = compose([f"+experiment={name}", "budget=tiny", "+logging=quiet", f"experiment.root={root}"])
+    if config.training.teacher is not None and config.training.teacher.get("run") is not None:
         run_tiny(config.training.teacher.run, root)
+    if str(config.environment.get("name", "")).startswith("gym_aloha/"):
+        pytest.importorskip("gym_aloha")  # installed by the Makefile, without its dependencies
     parts = assemble(config, Targets(AllowList()))
     run = RunDirectory.create(root, name, 1, files=config_files(parts))
     orchestrator = build(parts, run)

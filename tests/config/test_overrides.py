@@ -1,6 +1,6 @@
 import pytest
 
-from rl_lab.config.overrides import addable, expand_seeds
+from rl_lab.config.overrides import addable, expand_seeds, spelled_out
 from rl_lab.core import UsageError
 
 
@@ -42,3 +42,13 @@ def test_keys_may_be_added_and_groups_stay():
 def test_seeds_are_given_one_way():
     with pytest.raises(UsageError, match=r"--seed 3,4 and experiment.seed are both given"):
         expand_seeds(["experiment.seed=1,2"], "3,4")
+
+
+def test_short_forms():
+    given = ["debug=true", "devices=2", "+devices=3", "experiment.devices=4", "environment.devices=5", "device=cpu"]
+    assert spelled_out(given) == [
+        "experiment.debug=true",
+        "experiment.devices=2",
+        "+experiment.devices=3",
+        *given[3:],
+    ]

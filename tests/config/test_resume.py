@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from rl_lab.config.build import assemble, build
@@ -15,7 +17,9 @@ from rl_lab.config.resume import (
     restore,
 )
 from rl_lab.core import CheckpointError, ConfigError, RunDirectoryError
-from rl_lab.tracking import checkpoint_files
+from rl_lab.tracking import checkpoint_files, checkpoint_migrations
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.checkpoint_migrations import Migration
 from rl_lab.tracking.fingerprint import fingerprint
 from rl_lab.tracking.run_directory import RunDirectory
 
@@ -45,7 +49,8 @@ def test_a_longer_run_is_the_same_as_one_that_was_longer_from_the_start(train):
     assert longer.training.phases[0].duration_steps == 256  # it follows the total, as its YAML says
     train("part", config=longer, start=Start(part, "exact"))
     assert fingerprint(part) == fingerprint(whole)
-    assert part.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
+    for name in ("metrics_file", "step_chain_file", "update_chain_file"):
+        assert vars(part)[name].read_bytes() == vars(whole)[name].read_bytes() != b""
     assert read_config(part)["training"]["total_timesteps"] == 256
     events = part.events_file.read_text()
     assert '"changes": ["training.total_timesteps: 128 -> 256"' in events
@@ -59,6 +64,7 @@ def test_a_new_run_goes_on_from_a_checkpoint_of_another(train, tmp_path):
     fork = train("fork", "training.total_timesteps=256", "training.keep_last=9", start=start)
     hashes = fingerprint(fork)
     assert hashes == fingerprint(whole)
+    assert fork.step_chain_file.read_bytes() == whole.step_chain_file.read_bytes()
     assert fork.read_manifest()["parent"] == str(checkpoint)
 
 
@@ -123,6 +129,26 @@ def test_checkpoints_of_an_older_lab_give_their_weights_only(train, targets, mon
     assert check_start(Start(train("new"), "exact"), parts).mode == "exact"
 
 
+def test_checkpoints_that_can_be_migrated_go_on_exactly(train, targets, monkeypatch):
+    """As a later lab would: in its layout the counters have another name, and every step of the way is exact."""
+    run = train("run")
+    migrations = (*checkpoint_migrations.MIGRATIONS, Migration(lambda state: {**state, "counts": state["counters"]}))
+    monkeypatch.setattr(checkpoint_migrations, "MIGRATIONS", migrations)
+    monkeypatch.setattr(checkpoint_files, "SCHEMA_VERSION", 3)
+    parts = assemble(recompose(run), targets)
+    start = check_start(Start(run, "exact"), parts)
+    loaded = load_start(start)
+    assert loaded.manifest["schema_version"] == 2
+    assert loaded.state["counts"] == loaded.state["counters"]
+    orchestrator = build(parts, run)
+    restore(orchestrator, run, start, loaded)
+    assert orchestrator.counters.env_steps == loaded.manifest["counters"]["env_steps"]
+    orchestrator.save()
+    (newest,) = CheckpointStore(run.checkpoints).entries()[-1:]
+    assert newest.schema_version == 3
+    assert "counts" not in CheckpointStore.load(newest.path).state  # written in today's layout: nothing to do
+
+
 def test_a_damaged_checkpoint_is_named(train, targets):
     run = train("run")
     newest = sorted(run.checkpoints.glob("0*"))[-1]
@@ -169,3 +195,30 @@ def test_foreign_directories_and_files(train, tmp_path):
         with pytest.raises((RunDirectoryError, ConfigError)) as error:
             read_config(run)
         assert "\n" not in str(error.value)
+
+
+def test_a_fork_goes_on_from_everything_with_other_options(train, tmp_path):
+    source = train("source", "training.total_timesteps=128", "training.keep_last=9")
+    options = ["training.total_timesteps=256", "optimizers.policy.lr=0.05", "algorithm.gamma=0.5"]
+    checkpoint = source.checkpoints / "000001"
+    start = find_start(checkpoint, "fork")
+    forked = train("fork", *options, start=start)
+    rows = forked.metrics_file.read_bytes().splitlines()
+    assert rows[0] == source.metrics_file.read_bytes().splitlines()[0]  # of before the fork
+    steps = [json.loads(row)["step"] for row in rows]
+    assert steps == sorted({*steps}) == [64, 128, 192, 256]
+    assert '"changes": ["algorithm.gamma: 0.9 -> 0.5", "optimizers.policy.lr: 0.0003 -> 0.05"' in (
+        forked.events_file.read_text()
+    )
+    newest = CheckpointStore(forked.checkpoints).load_newest().state["optimizers"]["policy"]
+    assert [group["lr"] for group in newest["param_groups"]] == [0.05]
+    assert forked.read_manifest()["parent"] == str(checkpoint)
+    same = train("same", "training.total_timesteps=128", start=find_start(checkpoint, "fork"))
+    assert fingerprint(same) == fingerprint(source)  # without changes it is the exact copy
+
+
+def test_a_fork_cannot_become_another_agent(train, targets):
+    run = train("run")
+    parts = assemble(recompose(run, ["environment.num_envs=8"]), targets)
+    with pytest.raises(ConfigError, match=r"a fork cannot change environment.num_envs: 4 -> 8 \(may change: longer"):
+        check_start(Start(run, "fork"), parts)

@@ -28,7 +28,10 @@ def test_values_have_the_declared_types(validated):
         ("experiment.name=a/b", "experiment.name: 'a/b' does not fit"),
         ("training.total_timesteps=0", "training.total_timesteps: must be greater than or equal to 1, not 0"),
         ("training.checkpoint_minutes=0", "training.checkpoint_minutes: must be greater than 0, not 0"),
-        ("training.resume_mode=warm", "training.resume_mode: must be 'exact', 'warm_start' or 'warm_start_optimizer'"),
+        (
+            "training.resume_mode=warm",
+            "training.resume_mode: must be 'exact', 'fork', 'warm_start' or 'warm_start_optimizer'",
+        ),
         ("training.phases=3", "training.phases: must be a valid array"),
         ("logging.csv=maybe", "logging.csv: must be a valid boolean, not 'maybe'"),
         ("budget.caps.x=y", "budget.caps.x: must be a valid integer, not 'y'"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import os.path as foreign  # noqa: F401  (a name that must not be reachable through this module)
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from subprocess import run as smuggled  # noqa: F401
 from typing import Annotated, Any, Literal
 
@@ -202,6 +204,8 @@ class FaultyEnv(CartPole):
         step = super().step(actions)
         if self.count < self.at:
             return step
+        if self.fault == "slow" and Path("slow").exists():
+            time.sleep(0.05)
         if self.fault == "raise":
             raise RuntimeError("the motor\nis on fire")
         if self.fault == "poison":

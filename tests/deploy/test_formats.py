@@ -30,6 +30,8 @@ EVERY = {  # experiment -> inputs of the function
     "world_models_cartpole": "observation state.hidden state.cell state.latent state.action is_first",
     "bc_pusht": "observation.agent_pos observation.environment_state state.observations.agent_pos "
     "state.observations.environment_state state.queue state.left is_first",
+    "biped_pm01_flat_ppo": "observation.actor",
+    "hiors_insertion": "observation state.observations state.queue state.left is_first noise.0 noise.1",
 }
 
 

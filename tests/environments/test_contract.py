@@ -159,7 +159,7 @@ def test_tensors_are_never_written_again(make):
 
 
 def test_state_continues_in_a_new_object_to_the_bit(make):
-    points, further = (0, 1, 8, 33, 77), 300
+    points, further = (0, 1, 8, 33, 77), 120
     env = make()
     env.reset(11)
     actions = random_actions(env.spec, env.num_envs, points[-1] + further)

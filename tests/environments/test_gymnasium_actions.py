@@ -35,6 +35,7 @@ def sent(kind, action, rescale=None):
         ("tuple", MultiDiscrete((3, 2, 2))),
         ("dict", MultiDiscrete((2, 3, 2, 4))),  # gymnasium sorts the keys: arm, gear
         ("whole", Box((2,), low=-2.0, high=7.0)),
+        ("scalar", Box((), low=-1.0, high=3.0)),
         ("boxes", Box((3,), low=-1.0, high=1.0)),
         ("half bounded", Box((2,), low=-np.inf, high=np.inf)),
         ("mixture", {"0": Discrete(2), "1": Box((1,), low=-1.0, high=1.0)}),

@@ -8,7 +8,6 @@ import sys
 import time
 
 import gymnasium
-import imageio.v2
 import numpy as np
 import pytest
 import torch
@@ -20,6 +19,7 @@ from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.environments.wrappers.wrapping import WRAPPERS, build_wrappers, episode_limit, frames_per_step
 from tests.environments.ramps import Film, Ramp
 from tests.environments.rollouts import assert_equal, random_actions
+from tests.film_reader import read_film
 
 torch.set_num_threads(1)
 RAMP, FILM = "tests.environments.ramps:make_ramp", "tests.environments.ramps:make_film"
@@ -292,10 +292,6 @@ def video_run(tmp_path, steps, **kwargs):
     return env
 
 
-# imageio's reader leaves a pipe to its garbage collection
-LEAKY_READER = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
 def films(tmp_path):
     return sorted(path.name for path in (tmp_path / "films").iterdir())
 
@@ -305,11 +301,9 @@ def shown_films(tmp_path):
 
 
 def pictures(path):
-    with imageio.v2.get_reader(path, format="FFMPEG") as reader:
-        return [int(picture[5, 5, 1]) for picture in reader]
+    return read_film(path)[0][:, 5, 5, 1].tolist()
 
 
-@LEAKY_READER
 def test_videos_of_the_first_copy(tmp_path):
     env = video_run(tmp_path, 4 * 4 + 2, every=2)
     assert [name for name in films(tmp_path) if not name.startswith(".")] == [
@@ -323,7 +317,6 @@ def test_videos_of_the_first_copy(tmp_path):
     assert len(pictures(tmp_path / "films" / "episode-000004.mp4")) == 3
 
 
-@LEAKY_READER
 def test_a_video_goes_on_after_a_restore_and_overwrites_nothing(tmp_path):
     env = video_run(tmp_path, 2)
     state = env.get_state()
@@ -338,7 +331,6 @@ def test_a_video_goes_on_after_a_restore_and_overwrites_nothing(tmp_path):
     assert len(pictures(tmp_path / "films" / "episode-000001.mp4")) == 5
 
 
-@LEAKY_READER
 def test_a_video_that_begins_in_the_middle_says_so(tmp_path):
     def make():
         kwargs = {"render_mode": "rgb_array", "max_episode_steps": 4}
@@ -373,7 +365,6 @@ time.sleep(60)
 """
 
 
-@LEAKY_READER
 def test_finished_videos_survive_a_kill(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "films")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

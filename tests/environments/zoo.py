@@ -138,6 +138,16 @@ class Unrepeatable(gymnasium.Env):
         return np.array([value], np.float32)
 
 
+class Seedless(gymnasium.Env):
+    """Is reset as environments of old were."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self):
+        return np.zeros(1, np.float32), {}
+
+
 class Strange(gymnasium.Env):
     """Observes a text."""
 
@@ -169,6 +179,9 @@ ACTIONS = {
         }
     ),
     "text": spaces.Text(3),
+    "empty": spaces.Box(-1, 1, (0,), np.float32),
+    "half empty": spaces.Dict({"gear": spaces.Discrete(3), "pedals": spaces.Box(-1, 1, (2, 0), np.float32)}),
+    "scalar": spaces.Box(-1, 3, (), np.float32),
 }
 
 
@@ -319,6 +332,6 @@ def make_nothing():
     """A factory that forgets to return."""
 
 
-KINDS = (Faulty, Menagerie, Echo, Unrepeatable, Strange, Actor, Pilot, Nest, Informer, Shifting)
+KINDS = (Faulty, Menagerie, Echo, Unrepeatable, Seedless, Strange, Actor, Pilot, Nest, Informer, Shifting)
 for _kind in KINDS:
     gymnasium.register(f"Zoo/{_kind.__name__}-v0", entry_point=f"tests.environments.zoo:{_kind.__name__}")

@@ -229,6 +229,27 @@ def test_what_a_poisoned_policy_breaks_is_not_blamed(error, tmp_path):
     assert poisoned(tmp_path / "run", workflow=Broken())[1].startswith("train/value_loss is nan")
 
 
+def test_an_action_of_a_poisoned_policy_does_not_hide_the_term(tmp_path):
+    class Wild(Poisoned):
+        def act(self, obs, carry, **kwargs):
+            actions, extras, carry = super().act(obs, carry, **kwargs)
+            return actions.float() * (math.nan if len(self.calls) >= POISONED_UPDATE else 1.0), extras, carry
+
+    def step(env_step, actions):
+        if not torch.isfinite(actions).all():
+            raise EnvironmentFault("was given NaN")
+        return env_step(actions.long())
+
+    def build_strict(path, **options):
+        orchestrator = build(path, **options)
+        orchestrator.collector.env.step = functools.partial(step, orchestrator.collector.env.step)
+        return orchestrator
+
+    orchestrator = build_strict(tmp_path / "run", workflow=Wild(), phases=PHASES, buffers=replay())
+    with pytest.raises(LabError, match=r"^train/value_loss is nan, train/total is nan after update 7 "):
+        orchestrator.run()
+
+
 def test_an_action_that_is_no_number_is_the_policys(tmp_path):
     class Wild(Counter):
         def act(self, obs, carry, **kwargs):

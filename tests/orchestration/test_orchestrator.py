@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,7 @@ from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.orchestration.phase_scheduler import PhaseScheduler
 from rl_lab.orchestration.phases import parse_phases
 from rl_lab.orchestration.signals import Interrupted
+from rl_lab.tracking.chain_comparison import STEPS, UPDATES
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.fingerprint import tree_hash
 from rl_lab.tracking.run_directory import RunDirectory
@@ -58,7 +60,7 @@ def build(path, *, seed=0, phases=PHASES, total=10_000, cadence=None, workflow=N
     seed_everything(seed)
     workflow = workflow or Counter()
     rng, counters = RngStreams(7), Counters()
-    tracker = Tracker(run, [], every_steps=15)
+    tracker = Tracker(run, [], every_steps=15, hash_chain="all")
     buffers = buffers if buffers is not None else {"rollout": RolloutBuffer()}
     context = WorkflowContext(
         config={},
@@ -84,6 +86,9 @@ def build(path, *, seed=0, phases=PHASES, total=10_000, cadence=None, workflow=N
         cadence=cadence or CheckpointCadence(steps=5),
         check_finite=check_finite,
     )
+
+
+CHAINS = ("steps.chain", "updates.chain")
 
 
 def rows(path):
@@ -116,6 +121,10 @@ def test_the_counters_and_rows_of_a_run(unbroken):
     assert {row["phase"] for row in parsed} == {"warmup", "train", "judge"}
     evaluations = [row["step"] for row in parsed if "eval/return" in row]
     assert evaluations == [42, 60, 69, 69]
+    links = np.fromfile(path / "steps.chain", STEPS), np.fromfile(path / "updates.chain", UPDATES)
+    assert links[0]["env_steps"].tolist() == list(range(NUM_ENVS, 70, NUM_ENVS))  # one for every vector step
+    assert links[1]["update"].tolist() == list(range(1, 10))
+    assert links[1]["env_steps"].tolist() == [12, 12, 24, 24, 33, 42, 51, 60, 69]
     assert any("collect/return" in row and "train/loss" in row for row in parsed)
 
 
@@ -127,7 +136,7 @@ def test_a_restore_from_every_checkpoint_of_every_phase_ends_in_the_same_bits(un
     for entry in store.entries()[:-1]:
         target = tmp_path / entry.path.name
         again = build(target, seed=99)  # another seed: everything random must come from the checkpoint
-        for name in ("metrics.jsonl", "events.jsonl"):
+        for name in ("metrics.jsonl", "events.jsonl", *CHAINS):
             (target / name).write_bytes((path / name).read_bytes() + b'{"written": "after the checkpoint"}\n')
         again.restore(store.load(entry.path).state)
         again.run()
@@ -135,6 +144,7 @@ def test_a_restore_from_every_checkpoint_of_every_phase_ends_in_the_same_bits(un
         del final["tracker"]["offsets"]["events"]  # checkpoints are noted there
         assert_same(final, expected)
         assert rows(target) == rows(path)
+        assert [(target / name).read_bytes() for name in CHAINS] == [(path / name).read_bytes() for name in CHAINS]
         seen.add(entry.phase)
     assert seen == {"warmup", "train", "judge"}
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rl_lab.buffers.sequence import SequenceBuffer
-from rl_lab.core import Box, EnvSpec, RngStreams
+from rl_lab.core import Box, EnvSpec, RngStreams, Witness
 from rl_lab.environments.counting import Counting
 from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
@@ -109,3 +109,25 @@ def test_steps_are_counted_for_each_agent_and_each_plays_its_episodes():
         lengths = [env.episode_length(copy, n) for copy, n in ((2 * agent, 0), (2 * agent, 1), (2 * agent + 1, 0))]
         expected = sum(length * (length + 1) / 2 for length in lengths) / 3
         assert metrics[f"return/seed_{agent}"] == pytest.approx(expected)
+
+
+class Listening(SequenceBuffer):
+    """Writes down what it hears beside the steps."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.heard = []
+
+    def witness(self, seen):
+        self.heard.append(seen)
+
+    def end_episodes(self):
+        self.heard.append("end")
+
+
+def test_all_parts_hear_who_watched_and_that_an_environment_failed():
+    parts = [Listening(100, 3, 4, num_envs=2, spec=SPEC) for _ in range(2)]
+    buffer, seen = PerSeedBuffer(parts), Witness((1.0,), "anna")
+    buffer.witness(seen)
+    buffer.end_episodes()
+    assert [part.heard for part in parts] == [[seen, "end"]] * 2

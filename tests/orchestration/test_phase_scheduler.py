@@ -229,3 +229,45 @@ def test_only_the_phase_that_a_run_ended_with_can_be_made_longer():
     same = PhaseScheduler(build(6), 100, Counters(**first.counters.get_state()))
     same.set_state(first.get_state())
     assert same.is_finished()
+
+
+def play_until(scheduler, log):
+    while (action := scheduler.next_action()) is not None:
+        log.append(action.hook)
+        is_update = action.hook.startswith("update")
+        scheduler.advance(
+            action,
+            repeats=action.repeats,
+            steps=action.repeats * NUM_ENVS if action.hook == "collect" else 0,
+            updates=int(is_update),
+        )
+    return log
+
+
+@pytest.mark.parametrize("ratio", [{}, {"train_ratio": 0.5}])
+@pytest.mark.parametrize("first", [[], [{"evaluate": {"every_steps": 9}}]])
+def test_a_pause_is_at_the_end_of_the_cycle_that_reaches_it_also_when_it_is_asked_for_again(first, ratio):
+    hooks = [*first, {"collect": 2}, "update_a", {"evaluate": {"every_steps": 12}}]
+
+    def build(state=None, counters=None, pause_at=None):
+        phase = {"name": "p", "buffer": "replay", "duration_steps": 60, "workflow_hooks": hooks, **ratio}
+        scheduler = PhaseScheduler(phases_of(phase), 60, Counters())
+        if state is not None:
+            scheduler.counters.set_state(counters)
+            scheduler.set_state(state)
+        scheduler.pause_at = pause_at
+        return scheduler
+
+    whole, log, scheduler = play_until(build(), []), [], build()
+    for pause_at in (1, 12, 13, 13, 36, None):  # the cycles end at 6, 12, 18 and so on
+        scheduler = build(scheduler.get_state(), scheduler.counters.get_state(), pause_at)
+        play_until(scheduler, log)
+        if pause_at is not None:
+            assert scheduler.is_paused
+            assert scheduler.counters.env_steps == -(-pause_at // 6) * 6
+            assert scheduler.counters.cycles == scheduler.counters.env_steps // 6
+            if scheduler.counters.env_steps % 12 == 0:
+                assert log[-1] == "evaluate"  # what the pause is for is there
+    assert log == whole
+    assert scheduler.is_finished()
+    assert not scheduler.is_paused

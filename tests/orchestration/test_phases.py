@@ -3,7 +3,7 @@
 import pytest
 
 from rl_lab.core import ConfigError, HookCall, HookInfo
-from rl_lab.orchestration.phases import parse_phases
+from rl_lab.orchestration.phases import DurationError, parse_phases
 
 HOOKS = {
     "update_model": HookInfo(True, "train"),
@@ -129,3 +129,15 @@ def test_an_ambiguous_buffer_an_empty_list_and_a_repeated_name_are_named():
         parse_phases([], HOOKS, ["replay"])
     with pytest.raises(ConfigError, match="2 phases named 'p'"):
         parse_phases([{"name": "p", "type": "eval_only", "cycles": 1}] * 2, HOOKS, [])
+
+
+def test_only_a_duration_below_one_is_an_error_of_its_own():
+    for value in (0, -3, 0.5):
+        with pytest.raises(
+            DurationError, match=f"duration_steps of phase 'p' must be a whole number >= 1, not {value}"
+        ):
+            parse({"steps": value, "hooks": ["collect"]})
+    for phase in ({"steps": "many", "hooks": ["collect"]}, {"steps": 5, "hooks": [{"collect": 0}]}):
+        with pytest.raises(ConfigError) as error:
+            parse(phase)
+        assert not isinstance(error.value, DurationError)

@@ -204,3 +204,25 @@ def test_a_captured_function_does_what_the_eager_one_does():
     for (one, two), (other, both) in zip(eager, found, strict=True):
         assert torch.equal(one["mean"], other["mean"])
         assert torch.equal(two, both)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_number_that_was_captured_is_looked_up_again_after_renew():
+    steps, rate = StaticSteps("captured"), [2.0]
+    function = steps(lambda x: x * rate[0])
+    ones = torch.ones(1, device="cuda")
+    results = [function(ones).item() for _ in range(6)]
+    rate[0] = 3.0
+    assert function(ones).item() == results[-1] == 2.0  # what was captured
+    steps.renew()
+    assert [function(ones).item() for _ in range(6)] == [3.0] * 6
+
+
+def test_what_is_not_captured_is_not_made_anew():
+    steps = StaticSteps("eager")
+    function = steps(lambda x: x + 1)
+    function(torch.ones(1))
+    spent = steps.first_call_s
+    steps.renew()
+    assert function(torch.ones(1)).item() == 2.0
+    assert steps.first_call_s == spent

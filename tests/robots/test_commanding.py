@@ -21,5 +21,5 @@ def test_keys_change_the_command_within_the_ranges():
 
 def test_pygame_is_needed_for_joysticks_only(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pygame", None)
-    with pytest.raises(UsageError, match="--joystick needs: pip install"):
-        Joystick((1.5, 1.0, 3.0))
+    with pytest.raises(UsageError, match="a joystick needs: pip install"):
+        Joystick((1.5, 1.0, 3.0), {"vx": (-1.0, 1.0), "vy": (-1.0, 1.0), "yaw": (-1.0, 1.0)})

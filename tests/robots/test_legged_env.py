@@ -1,5 +1,7 @@
 """The contract of the environment, and that its state is all there is to it."""
 
+import json
+
 import mujoco
 import numpy as np
 import pytest
@@ -214,9 +216,20 @@ def test_describe_is_a_plain_tree_that_a_controller_can_use():
     assert [term["name"] for term in actor][:2] == ["base_lin_vel", "base_ang_vel"]
     assert sum(term["width"] * term["history"] for term in actor) == env.spec.observation["actor"].shape[0]
     assert facts["command_ranges"]["vx"] == [-1.0, 1.0]
-    import json
-
+    assert facts["gait"]["feet"] == ["FL_foot", "FR_foot", "RL_foot", "RR_foot"]
+    assert facts["gait"]["offsets"] == [0.0, 0.5, 0.5, 0.0]  # a trot
+    assert facts["gait"]["stance"] == 0.5
+    assert facts["scan_points"] == []
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_describe_tells_where_heights_are_scanned():
+    scan = {"length": 0.4, "width": 0.2, "spacing": 0.2}
+    env = task("legged_quadruped_rough", 1, terrain={"num_levels": 1, "num_columns": 1, "scan": scan})
+    points = env.describe()["scan_points"]
+    assert torch.tensor(points).allclose(torch.cartesian_prod(torch.tensor([-0.2, 0, 0.2]), torch.tensor([-0.1, 0.1])))
+    terms = {term["name"]: term for term in env.describe()["observations"]["critic"]}
+    assert terms["height_scan"]["width"] == len(points)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +252,24 @@ def test_describe_is_a_plain_tree_that_a_controller_can_use():
         ({"control": {"joints": {"*_wing": {"kp": 1.0}}}}, r"'\*_wing'"),
         ({"commands": {"curriculum": {"reward": "track"}}}, r"curriculum.reward: unknown reward term 'track'"),
         ({"terrain": {"tile": {}}}, r"environment.terrain: unknown key 'tile'"),
+        (
+            {"events": {"foot_geoms": {"mode": "reset"}}},
+            r"environment.events.foot_geoms: unknown function 'foot_geoms'",
+        ),
+        (
+            {"events": {"friction": {"params": {"range": [1.0]}}}},
+            r"environment.events.friction.params.range: must be \[low, high\] or one number, not \[1.0\]",
+        ),
+        ({"events": {"friction": {"params": {"range": [2, 1]}}}}, r"range: the lower end 2 is above the upper end 1"),
+        ({"events": {"push": {"interval_s": [0, 5]}}}, r"environment.events.push.interval_s: must be above 0"),
+        ({"control": {"substeps": 0}}, r"environment.control.substeps: must be a whole number from 1, got 0"),
+        ({"control": {"action_clip": 0}}, r"environment.control.action_clip: must be above 0, got 0"),
+        ({"simulation": {"timestep": 0.0}}, r"environment.simulation.timestep: must be above 0"),
+        ({"episode_s": 0.0}, r"environment.episode_s: must be above 0"),
+        ({"commands": {"standing": 1.5}}, r"environment.commands.standing: is a share between 0 and 1, got 1.5"),
+        ({"commands": {"smallest": 0.1}}, r"environment.commands.smallest: must be two numbers"),
+        ({"commands": {"gait": {"cycle_s": 0}}}, r"environment.commands.gait.cycle_s: must be above 0"),
+        ({"commands": {"curriculum": {"start": 2.0}}}, r"curriculum.start: is a share between 0 and 1"),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(changes, message):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_lab.core import ConfigError
-from rl_lab.robots.mdp import events
+from rl_lab.robots.mdp.foot_geoms import foot_geoms
 from tests.robots.tasks import task
 
 torch.set_num_threads(1)
@@ -152,7 +152,7 @@ def test_a_fresh_world_does_not_feel_targets_of_the_last_episode():
 def test_friction_is_that_of_the_feet_and_known_to_the_critic():
     env = task(num_envs=16)
     env.reset(3)
-    feet = events.foot_geoms(env.world)
+    feet = foot_geoms(env.world)
     names = [env.world.model.geom(int(i)).name for i in feet]
     assert names == ["FL_foot", "FR_foot", "RL_foot", "RR_foot"]
     sliding = env.world.sim.read_model("geom_friction")[:, feet, 0]
@@ -166,7 +166,7 @@ def test_restitution_takes_damping_from_contacts_and_not_their_stiffness():
     """Damping ratio -ln e / sqrt(pi^2 + ln^2 e); MuJoCo's stiffness is 1 / (time constant * ratio)^2."""
     for value, wanted in ((0.0, 0.910), (0.4, 0.280), (0.8, 0.0708)):
         env = env_with(2, restitution={"mode": "startup", "params": {"range": [value, value]}})
-        foot = int(events.foot_geoms(env.world)[0])
+        foot = int(foot_geoms(env.world)[0])
         time, ratio = env.world.sim.read_model("geom_solref")[0, foot].tolist()
         assert ratio == pytest.approx(wanted, abs=2e-3)
         assert time * ratio == pytest.approx(float(model_default(env, "geom_solref")[foot].prod()), rel=1e-5)

@@ -10,6 +10,7 @@ from rl_lab.config.build import assemble, build
 from rl_lab.config.compose import compose
 from rl_lab.config.resume import config_files
 from rl_lab.config.targets import Targets
+from rl_lab.core import EnvironmentFault
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.test_kill_resume import fingerprint, finish, kill_at_a_random_moment, start
 
@@ -36,13 +37,17 @@ SMALL = [
 
 
 def test_a_killed_run_ends_in_the_same_bits(tmp_path):
-    """Delays, histories, lags, curricula, pushes and command timers included; a checkpoint falls within a rollout."""
+    """Delays, histories, lags, curricula, pushes and command timers included; a checkpoint falls within a rollout.
+
+    The killed one makes films, which changes nothing either.
+    """
     whole, killed, elsewhere = tmp_path / "whole", tmp_path / "killed", tmp_path / "elsewhere"
     elsewhere.mkdir()
     train = ["train", "+experiment=quadruped_flat_ppo", *SMALL, "--run-dir"]
     finish([*train, str(whole)], tmp_path)
     rng, died = random.Random(0), 0
-    process = start([*train, str(killed)], tmp_path)
+    films = ["training.video_frequency=700", "training.video_length=3"]
+    process = start([*train, str(killed), *films], tmp_path)
     while died < 1:
         kill_at_a_random_moment(process, killed, rng)
         if process.exitcode == 0:
@@ -54,6 +59,26 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert died
     assert fingerprint(killed) == fingerprint(whole)
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert not list((whole / "media").iterdir())
+    names = [path.name for path in sorted((killed / "media").iterdir())]
+    assert names == [f"train_{step:09d}.mp4" for step in (768, 1_536, 2_304)]  # rollouts of 48 x 16 steps
+
+
+def test_a_world_that_is_not_finite_is_dumped_in_the_runs_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its own log there
+    names = ["+experiment=rotunbot_flat_ppo", "budget=tiny", "+logging=quiet", "environment.simulation.num_threads=1"]
+    parts = assemble(compose(names), Targets(AllowList()))
+    run = RunDirectory.create(tmp_path, "run", 1, files=config_files(parts))
+    orchestrator = build(parts, run)
+    for env in (parts.env, orchestrator.evaluator.env):
+        env.reset(0)
+        velocities = env.world.sim.read("qvel").clone()
+        velocities[0, 0] = 2.0**80
+        env.world.sim.write("qvel", velocities)
+        with pytest.raises(EnvironmentFault, match=rf"were not finite.*{run.crash}/not_finite_"):
+            env.step(torch.zeros(env.num_envs, *env.spec.action.shape))
+        env.close()
+    assert len(list(run.crash.glob("not_finite_*/state.npz"))) == 2
 
 
 def evaluations(name, root, *overrides):

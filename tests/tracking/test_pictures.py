@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from rl_lab.core import Counters, Picture
-from rl_lab.tracking.png import encode_png, png_size
+from rl_lab.ops.png import encode_png, png_size
 from rl_lab.tracking.sinks import Sink
 from rl_lab.tracking.tensorboard import TensorBoardSink
 from rl_lab.tracking.tracker import Tracker

@@ -143,5 +143,6 @@ def test_a_directory_whose_making_was_interrupted_is_no_run_and_can_be_made_agai
             RunDirectory.create(tmp_path, "x", 1, target, files)
     with pytest.raises(RunDirectoryError, match="is not a run directory"):
         RunDirectory.open(target)
+    (target / "logs").mkdir()  # `lab start` writes what the learner says while it makes its run
     run = RunDirectory.create(tmp_path, "x", 1, target, files)
     assert run.read_config() == "a: 1\n"

@@ -25,6 +25,7 @@ from rl_lab.core import (
     seed_everything,
 )
 from rl_lab.core.context import as_it_is
+from rl_lab.core.ranks import ALONE
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.fingerprint import tree_hash
@@ -58,6 +59,7 @@ def start(
     seed=0,
     static=None,
     factory=None,
+    ranks=ALONE,
 ):
     """Initialise a workflow; `components` is a function, so that the seed decides their weights too."""
     seed_everything(seed)
@@ -74,6 +76,7 @@ def start(
             buffers=Named("buffer", {}),
             rng=RngStreams(seed),
             static=static or as_it_is,
+            ranks=ranks,
         )
     )
     return workflow
@@ -129,7 +132,7 @@ def score(workflow, env, episodes=16, seed=0, explore=False):
 
 
 def parts_of(overrides):
-    return assemble(compose([*overrides, "budget=tiny", "logging=quiet"]), Targets(AllowList()))
+    return assemble(compose([*overrides, "budget=tiny", "+logging=quiet"]), Targets(AllowList()))
 
 
 def run_tiny(overrides, run, *, state=None, stop_at=None):
@@ -160,10 +163,10 @@ def resumes_exactly(overrides, folder, *, stop_at):
     return all(tree_hash(whole[key]) == tree_hash(resumed[key]) for key in keys)
 
 
-def run_packaged(name, folder):
+def run_packaged(name, folder, *overrides):
     """Run a packaged experiment to its end and return the mean return of an evaluation."""
-    overrides = [f"+experiment={name}", "training.eval_frequency=null", "logging=quiet"]
-    parts = assemble(compose(overrides), Targets(AllowList()))
+    chosen = [f"+experiment={name}", "training.eval_frequency=null", "+logging=quiet", *overrides]
+    parts = assemble(compose(chosen), Targets(AllowList()))
     with closing(parts.env):
         orchestrator = build(parts, RunDirectory.create(folder, name, 1))
         with closing(orchestrator.evaluator.env):

@@ -7,6 +7,7 @@ import torch
 
 from rl_lab.components.mlp import MLP
 from rl_lab.core import HookCall, Named, Optimizers, Phase, RngStreams, WorkflowContext, flat_dim, seed_everything
+from rl_lab.core.ranks import ALONE
 from rl_lab.orchestration.collector import Collector
 from rl_lab.workflows.ppo import PPO
 
@@ -39,6 +40,7 @@ def make_ppo(
     extensions=None,
     workflow_class=PPO,
     buffers=None,
+    ranks=ALONE,
     **options,
 ):
     """Return an initialised PPO; the same seed gives the same parameters. Extensions are further components."""
@@ -56,6 +58,7 @@ def make_ppo(
             optimizers=Optimizers({"policy": optimizer or partial(torch.optim.Adam, lr=lr, eps=1e-5, fused=True)}),
             buffers=Named("buffer", buffers or {}),
             rng=RngStreams(seed),
+            ranks=ranks,
         )
     )
     return workflow

@@ -10,7 +10,7 @@ from rl_lab.config.targets import Targets
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 
-TINY = ("budget=tiny", "logging=quiet")
+TINY = ("budget=tiny", "+logging=quiet")
 
 
 def composed(experiment, root, *overrides):

@@ -308,7 +308,9 @@ def test_priorities_are_the_errors_and_are_drawn_by(n_step):
     expected = {int(i): float(e) for i, e in zip(batch["indices"], errors, strict=True)}
     tree = buffer._chances.refreshed(128)
     found = {index: float(tree.leaves[index]) for index in expected}
-    assert found == pytest.approx({i: (e + 1e-6) ** buffer._priority.alpha for i, e in expected.items()}, rel=1e-4)
+    assert found == pytest.approx(
+        {i: (e + 1e-6) ** buffer._draws._priority.alpha for i, e in expected.items()}, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize(

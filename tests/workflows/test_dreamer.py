@@ -181,7 +181,9 @@ def test_actions_stay_within_bounds_and_noise_is_for_numbers():
     assert actions.abs().max() > 1.9
     torch.testing.assert_close(after["action"], actions / 2.0)
     assert extras == {}
-    with pytest.raises(ConfigError, match="algorithm.noise_std"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm.noise_std: is for continuous actions \(others: algorithm.epsilon\)"
+    ):
         make_dreamer(DISCRETE, noise_std=0.3)
     with pytest.raises(ConfigError, match="algorithm.joint"):
         make_dreamer(actor_gradient="dynamics")
@@ -201,6 +203,25 @@ def test_noise_on_mixed_actions_leaves_the_choices():
     assert torch.equal(after["action"][:, 2:].argmax(-1), noisy["gear"])
 
 
+def test_v1_explores_choices_by_chance_and_says_that_ends_are_not_modelled():
+    given = ["+preset=dreamer_v1", "+environment=tensor_cartpole", "budget=tiny", "algorithm.random_steps=0", *SIZES]
+    made = assemble(compose(given), Targets(AllowList()))
+    workflow, obs, is_first = made.workflow, torch.zeros(400, 4), torch.ones(400, dtype=torch.bool)
+    workflow.actor.heads[0].weight.data.zero_()
+    workflow.actor.heads[0].bias.data.copy_(torch.tensor([50.0, 0.0]))  # it would always take the first
+    taken = [
+        workflow.act(obs, workflow.initial_carry(400), is_first=is_first, explore=explore, step=1)[0].float().mean()
+        for explore in (True, False)
+    ]
+    assert float(taken[0]) == pytest.approx(0.05, abs=0.04)  # half of a tenth
+    assert float(taken[1]) == 0.0
+    made.context.buffers["replay"].add(collect(make_collector(made.env), workflow, 120))
+    found = [workflow.update_agent(made.context.buffers["replay"].sample(), phase=phase()) for _ in range(5)]
+    assert all(torch.isfinite(value) for metrics in found for value in metrics.values())
+    assert 0.0 < max(float(metrics["unmodelled_ends"]) for metrics in found) < 0.5
+    assert "unmodelled_ends" not in make_dreamer().update_agent(make_batch(), phase=phase())  # it has a head for them
+
+
 @pytest.mark.parametrize("name", ["dreamer_cartpole", "dreamer_v1_dmc_walker_walk", "dreamer_mixed_actions"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(name, tmp_path):
     assert resumes_exactly([f"+experiment={name}"], tmp_path, stop_at=40)
@@ -216,21 +237,24 @@ def test_dreamer_learns_the_identity_task():
         factory=lambda params: LaProp(params, lr=3e-3, warmup=10),
     )
     buffer = SequenceBuffer(10_000, 16, 9, num_envs=8, spec=env.spec)
-    train(workflow, env, env_steps=3_600, buffer=buffer, updates_per_step=0.125)
+    train(workflow, env, env_steps=2_800, buffer=buffer, updates_per_step=0.125)  # three seeds needed 1_800 to 2_400
     assert score(workflow, Identity(8, sizes=(2,), max_episode_steps=8)) > 0.85  # guessing: 0.5
 
 
 SIZES = (
     *("components.world_model.rssm.deter_dim=32", "components.world_model.rssm.hidden_dim=16", "algorithm.horizon=3"),
     *("buffers.replay.batch_size=3", "buffers.replay.sequence_length=6", "buffers.replay.capacity=500"),
-    *("environment.num_envs=3", "training.total_timesteps=100_000", "experiment.name=x", "logging=quiet"),
+    *("environment.num_envs=3", "training.total_timesteps=100_000", "experiment.name=x", "+logging=quiet"),
+)
+SHALLOW = tuple(  # every layer is traced anew in every graph
+    f"components.{name}.num_layers=1" for name in ("world_model.encoder", "world_model.decoder", "actor", "critic")
 )
 
 
-def first_updates(preset, way, device="cpu", count=6, **options):
+def first_updates(preset, way, device="cpu", count=6, sizes=SIZES, **options):
     """Return the metrics of the first updates of a small agent, [count, metrics], and their names."""
     given = [f"experiment.{key}={value}" for key, value in {"device": device, "compile": way, **options}.items()]
-    composed = compose([f"+preset={preset}", "+environment=tensor_pendulum", *SIZES, *given])
+    composed = compose([f"+preset={preset}", "+environment=tensor_pendulum", *sizes, *given])
     made = assemble(composed, Targets(AllowList()))
     buffer, collector = made.context.buffers["replay"], make_collector(made.env)
     buffer.add(collect(collector, made.workflow, 40))
@@ -248,8 +272,8 @@ def first_updates(preset, way, device="cpu", count=6, **options):
 @pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023"])
 def test_compiled_parts_compute_what_eager_ones_do(preset, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # all but the C++ compiler
-    eager, names = first_updates(preset, "eager", count=3)
-    compiled, _ = first_updates(preset, "compiled", count=3)
+    eager, names = first_updates(preset, "eager", count=3, sizes=(*SIZES, *SHALLOW))
+    compiled, _ = first_updates(preset, "compiled", count=3, sizes=(*SIZES, *SHALLOW))
     torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4, msg=lambda text: f"{names}: {text}")
 
 
@@ -303,3 +327,28 @@ def test_captured_decisions_are_those_of_eager_ones(preset, steps):
 @pytest.mark.learning
 def test_the_packaged_mixed_actions_are_learned(tmp_path):
     assert run_packaged("dreamer_mixed_actions", tmp_path) > 7.0  # of 10; at random: 2.9
+
+
+LEARNING = (
+    *(f"components.world_model.rssm.{key}" for key in ("deter_dim=32", "hidden_dim=32", "num_variables=8")),
+    *(
+        f"components.{name}.{key}"
+        for name in ("world_model.encoder", "world_model.decoder", "world_model.reward", "actor", "critic")
+        for key in ("units=32", "num_layers=1")
+    ),
+    *("algorithm.random_steps=0", "algorithm.horizon=5", "algorithm.gamma=0.9", "algorithm.entropy_scale=1e-2"),
+    *("buffers.replay.batch_size=16", "buffers.replay.sequence_length=9", "buffers.replay.capacity=4_000"),
+    *("optimizers.world_model.lr=3e-3", "optimizers.actor.lr=1e-3", "optimizers.critic.lr=1e-3"),
+    *("environment.num_envs=8", "environment.sizes=[2]", "environment.max_episode_steps=8"),
+    *("training.total_timesteps=10_000", "experiment.name=x", "experiment.compile=eager", "+logging=quiet"),
+)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("preset", "env_steps"), [("dreamer_v1", 1_600), ("dreamer_v2_discrete", 1_600)])
+def test_the_presets_learn_the_identity_task_when_they_are_small(preset, env_steps):
+    given = [f"+preset={preset}", "+environment=identity", "experiment.seed=1", *LEARNING]
+    made = assemble(compose(given), Targets(AllowList()))
+    buffer = made.context.buffers["replay"]
+    train(made.workflow, made.env, env_steps=env_steps, buffer=buffer, updates_per_step=0.25)
+    assert score(made.workflow, made.env) > 0.85  # guessing: 0.5; V1 had 0.97 and 1.0 with seeds 2 and 3

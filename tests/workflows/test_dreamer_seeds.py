@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from rl_lab.cli.main import app
+from rl_lab.components.dynamics import Latent
 from rl_lab.components.scan import Scan
 from rl_lab.components.world_model import read_rows
 from rl_lab.config.allow_list import AllowList
@@ -127,6 +128,19 @@ def test_each_agent_decides_for_its_own_environments(monkeypatch):
         for key, value in follows.items():
             torch.testing.assert_close(after[key].chunk(NUM)[agent], value, rtol=1e-5, atol=1e-6)
     assert set(extras["latent"]) == {"deter", "stoch"}
+
+
+def test_each_agent_imagines_with_its_own_weights(monkeypatch):
+    alone, _, together = alone_and_together("dreamer_v3", "tensor_cartpole", monkeypatch)
+    carry = tree_map(torch.randn_like, together.initial_carry(NUM * 2))
+    start = Latent(carry["deter"], carry["stoch"])
+    starts = zip(*(leaf.chunk(NUM) for leaf in start), strict=True)
+    single = [agent.imagine(Latent(*own), horizon=3) for agent, own in zip(alone, starts, strict=True)]
+    dream = together.imagine(start, horizon=3)
+    assert dream.features.shape[:2] == (4, NUM * 2)
+    for agent, own in enumerate(single):
+        torch.testing.assert_close(dream.features.chunk(NUM, 1)[agent], own.features, rtol=1e-5, atol=1e-5)
+        assert torch.equal(dream.actions.chunk(NUM, 1)[agent], own.actions)
 
 
 def test_agents_draw_their_own_noise_and_look_with_the_first():

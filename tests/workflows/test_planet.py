@@ -104,6 +104,19 @@ def fixed_noise(shape, device=None):
     return torch.arange(count, dtype=torch.float32).mul(1.3).sin().view(*shape, 4)
 
 
+def test_imagine_follows_actions_or_a_plan():
+    workflow = with_fixed_parameters(make_planet())
+    start = Latent(torch.rand(2, 8), torch.rand(2, 4))
+    actions = torch.rand(3, 2, 2)
+    dream = workflow.imagine(start, actions)
+    assert dream.features.shape == (4, 2, 12)
+    assert torch.equal(dream.actions, actions)
+    torch.testing.assert_close(dream.features[0], workflow.world_model.rssm.features(start))
+    worth = workflow._worth(start, actions.unsqueeze(2)).squeeze(-1)
+    torch.testing.assert_close(workflow.world_model.reward(dream.features[1:]).sum(0), worth)
+    assert workflow.imagine(start).actions.shape == (workflow.planner.horizon, 2, 2)
+
+
 def with_fixed_parameters(workflow):
     for parameter in workflow.parameters():
         count = torch.arange(parameter.numel(), dtype=torch.float32).view_as(parameter)
@@ -440,7 +453,7 @@ def test_resume_is_exact_with_a_plan_on_its_way(overrides, planner, stop_at, tmp
 )
 def test_the_packaged_pendulum_is_swung_up(name, steps, least, tmp_path):
     overrides = [f"+experiment={name}", f"training.total_timesteps={steps}", "training.eval_frequency=null"]
-    parts = assemble(compose([*overrides, "logging=quiet"]), Targets(AllowList()))
+    parts = assemble(compose([*overrides, "+logging=quiet"]), Targets(AllowList()))
     orchestrator = build(parts, RunDirectory.create(tmp_path, "pendulum", 1))
     orchestrator.run()
     assert orchestrator.evaluator.evaluate(parts.workflow, step=10**9)["return"] > least  # at random: about -1200

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rl_lab.components.cnn import CNN
 from rl_lab.components.dict_encoder import DictEncoder
 from rl_lab.components.mlp import MLP
+from rl_lab.components.policy_steps import summary
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, MultiDiscrete
 from rl_lab.environments.cartpole import CartPole
 from rl_lab.environments.identity import Identity
@@ -288,11 +289,9 @@ def test_target_kl_mask_equals_an_early_stop():
 
 
 def test_steps_that_target_kl_refused_leave_the_metrics_finite():
-    env = ENVIRONMENTS["discrete"]()
-    workflow = make_ppo(env.spec, target_kl=0.01)
     scalars = [torch.tensor(value) for value in (1.0, 2.0, 3.0, 4.0, math.inf, math.nan, math.nan, math.inf)]
     log_ratios = [torch.tensor([0.0, 0.1]), torch.tensor([500.0, math.log(0.5)])]
-    metrics = workflow._metrics(scalars, log_ratios, [torch.tensor(True), torch.tensor(False)])
+    metrics = summary(scalars, log_ratios, [torch.tensor(True), torch.tensor(False)], 0.2)
     assert [float(metrics[name]) for name in ("policy_loss", "value_loss", "entropy", "grad_norm")] == [1, 2, 3, 4]
     assert float(metrics["clip_fraction"]) == 0.5  # of ratios 1, 1.1, endless, 0.5
     assert 1e6 < float(metrics["approx_kl"]) < math.inf

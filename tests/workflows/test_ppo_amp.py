@@ -8,6 +8,7 @@ from torch import nn
 from rl_lab.buffers.motions import MotionBuffer
 from rl_lab.components.discriminator import Discriminator
 from rl_lab.components.mlp import MLP
+from rl_lab.components.rnd import RND
 from rl_lab.config.signatures import meanings
 from rl_lab.core import Box, ConfigError, EnvSpec, LabError
 from rl_lab.environments.reach import Reach
@@ -20,14 +21,14 @@ SPEC = EnvSpec("x", {"state": Box((3,)), "amp": Box((2,))}, Box((1,), low=-1.0, 
 SMALL = {"hidden_dims": [8], "activation": "tanh"}
 
 
-def make(spec=SPEC, *, judge=None, batch_size=16, num_envs=4, seed=0, hidden=(16,), **options):
+def make(spec=SPEC, *, judge=None, extensions=None, batch_size=16, num_envs=4, seed=0, hidden=(16,), **options):
     key = (judge or {}).get("key", "amp")
     motions = MotionBuffer("packaged/circle", batch_size, key=key, spec=spec, seed=seed)
     torch.manual_seed(seed)
     return make_ppo(
         spec,
         trunks(spec, hidden),
-        extensions={"discriminator": Discriminator(**SMALL | (judge or {}))},
+        extensions={"discriminator": Discriminator(**SMALL | (judge or {}))} | (extensions or {}),
         workflow_class=PPOAMP,
         buffers={"motions": motions},
         num_envs=num_envs,
@@ -77,6 +78,46 @@ def test_reward_mixes_task_and_style():
     with torch.no_grad():
         found = judge.rewards(batch, batch["rewards"], 0.0)
     np.testing.assert_allclose(found.numpy().ravel(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bonus_for_novelty_is_not_weighted_as_the_task():
+    """Beside a motion prior RND adds its own weight times its own reward; task_weight is of the environment's alone."""
+    found = []
+    for weight in (0.0, 0.5):
+        workflow = make(judge={"task_weight": 0.3}, extensions={"rnd": RND(weight, key="state", hidden_dims=[4])})
+        found.append(workflow.extensions.rewards(fixed_batch(), fixed_batch()["rewards"], 0.0))
+    rnd, batch = workflow.extensions["rnd"], fixed_batch()
+    seen = rnd.normalizer(batch["final_observations"]["state"])
+    errors = (rnd.predictor(seen) - rnd.target(seen)).square().mean(-1)
+    torch.testing.assert_close(found[1] - found[0], 0.5 * rnd.scaler(errors), rtol=1e-4, atol=1e-5)
+
+
+def test_decay_of_trunk_and_head_is_that_of_adam():
+    """Three steps are those of Adam with a weight_decay for each group of parameters, on the loss without it."""
+    options = {"learning_rate": 1e-2, "trunk_decay": 0.05, "head_decay": 0.4}
+    torch.manual_seed(5)
+    rounds = [torch.randn(7, 2, 2) for _ in range(3)]
+    workflow, plain = make(judge=options), make(judge=options).discriminator
+    for judge in (workflow.discriminator, plain):
+        judge.learn(fixed_batch(), workflow.policy)
+    groups = [
+        {"params": list(plain.trunk.parameters()), "weight_decay": 0.05},
+        {"params": list(plain.head.parameters()), "weight_decay": 0.4},
+    ]
+    adam = torch.optim.Adam(groups, lr=1e-2)
+    for number, reference in enumerate(rounds):
+        torch.manual_seed(number)
+        workflow.discriminator.fit(reference)
+        torch.manual_seed(number)
+        drawn = torch.randint(24, (7,))
+        steps = torch.cat((reference, plain.get_state()["replay"][drawn]))
+        losses = plain.losses(*plain.normalizer(steps).chunk(2))
+        adam.zero_grad()
+        (losses["discriminator_loss"] + 10.0 * losses["gradient_penalty"]).backward()
+        adam.step()
+        plain.normalizer.update(steps)
+    for ours, theirs in zip(workflow.discriminator.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_losses_are_least_squares_and_a_penalty_on_normalised_inputs():

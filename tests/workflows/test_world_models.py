@@ -513,6 +513,15 @@ def has_part_of_a_generation(state):
     assert names == {*SearchState._fields, "candidates"}
 
 
+def test_a_pole_is_balanced_after_all_phases(tmp_path):
+    """Three seconds: random steps, V, encoding, M, the search and a dream, with episodes of 200 steps."""
+    small = ["environment.num_envs=64", "environment.max_episode_steps=200", "algorithm.random_steps=10_000"]
+    small += ["training.phases.1.duration_updates=500", "training.phases.3.duration_updates=200"]
+    small += ["training.phases.5.workflow_hooks=[{collect: 50}, update_controller]"]
+    found = run_packaged("world_models_cartpole", tmp_path, *small, "training.total_timesteps=200_000")
+    assert found >= 195.0  # solved, for gymnasium's CartPole-v0; at random: 22
+
+
 @pytest.mark.learning
 @pytest.mark.parametrize("name", ["world_models_cartpole", "world_models_cartpole_dream"])
 def test_the_packaged_cartpole_is_balanced(name, tmp_path):

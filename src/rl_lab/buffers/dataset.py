@@ -32,7 +32,7 @@ class DatasetBuffer(Buffer):
         path: The dataset's directory, or `packaged/NAME` for one that comes with the lab.
         into: The buffer that holds and samples the steps: a node with `_partial_: true`; the dataset gives it
             `num_envs: 1` and, when it says nothing, a `capacity` that fits.
-        format: `lab`, `lerobot`, `minari`, or `auto` to find out.
+        format: `lab`, `lerobot`, `minari`, `csv`, or `auto` to find out.
         episodes: Numbers of the episodes to load, or how many of the first ones; null: all.
         observation_keys: Where each observation of the environment lies in the dataset, if under another name; one name
             where the environment's observation is one array.
@@ -74,6 +74,9 @@ class DatasetBuffer(Buffer):
             raise DatasetError(f"{path} has no episodes")
         self._steps = sum(self._reader.lengths[number] for number in self._numbers)
         self._trajectory(self._numbers[0])  # a damaged dataset, or one of another task, is told first of all
+        for number in self._numbers[1:]:
+            if not self._convert.fits(self._reader.extremes(number)):
+                self._trajectory(number)  # says what does not fit
         self._make = self._factory(into, device=self._device, spec=spec, seed=seed)
         self._inner = self._first_inner()
         self._sha256 = ""  # of the loaded episodes

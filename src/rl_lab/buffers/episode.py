@@ -179,10 +179,15 @@ class EpisodeBuffer(Buffer):
             layout = Layout.of(rows, lead=1)
             self._store = RowStore(layout, self.capacity, 1, self._home, self._placement.file("rows"))
         self._store.write(self._rows, tree_map(lambda leaf: leaf[:, None], rows), count)
-        numbers = torch.arange(count - 1, device=self._home)
-        self._index[(self._steps + numbers) % self.capacity] = self._rows + numbers
-        self._episodes.append((self._rows, count - 1))
-        self._rows, self._steps = self._rows + count, self._steps + count - 1
+        numbers = self._starts(episode)
+        places = self._steps + torch.arange(len(numbers), device=self._home)
+        self._index[places % self.capacity] = self._rows + numbers
+        self._episodes.append((self._rows, len(numbers)))
+        self._rows, self._steps = self._rows + count, self._steps + len(numbers)
+
+    def _starts(self, episode: Trajectory) -> Tensor:
+        """Return the numbers of the steps that samples may begin with."""
+        return torch.arange(len(episode["rewards"]), device=self._home)
 
     def _at(self, row: Tensor) -> Any:
         assert self._store is not None
@@ -200,7 +205,12 @@ class EpisodeBuffer(Buffer):
         ahead = torch.arange(self._chunk, device=self._home)
         is_pad = ahead >= left[:, None]
         rows = self._at(row[:, None] + torch.minimum(ahead, left[:, None] - 1))
-        return {"actions": rows["actions"], "rewards": rows["rewards"].masked_fill(is_pad, 0.0), "is_pad": is_pad}
+        rewards = rows["rewards"].masked_fill(is_pad, 0.0)
+        return {"actions": rows["actions"], "rewards": rewards, "is_pad": self._padding(is_pad, rows)}
+
+    def _padding(self, is_over: Tensor, rows: Any) -> Tensor:
+        """Return where [B, C] nothing is learned from chunks of these rows."""
+        return is_over
 
 
 def is_picture(rows: Tensor) -> bool:

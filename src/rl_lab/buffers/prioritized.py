@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from rl_lab.buffers.ring import RingBuffer
-from rl_lab.buffers.storage.chances import Chances, Priority
+from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.storage.placement import Storage
-from rl_lab.core import Batch, EnvSpec, Footprint, LabError, State, Trajectory
+from rl_lab.buffers.storage.prioritized_draws import PrioritizedDraws
+from rl_lab.core import Batch, EnvSpec, Footprint, State, Trajectory
 
 
 class PrioritizedReplayBuffer(RingBuffer):
@@ -62,11 +63,8 @@ class PrioritizedReplayBuffer(RingBuffer):
             spec=spec,
             seed=seed,
         )
-        self._priority = priority
-        self._chances = Chances(priority, self.capacity, self._home)
-        self._batches = 0
-        self._strata = torch.arange(batch_size, dtype=torch.float64, device=self._home)
-        self._drawn: tuple[Tensor, int] | None = None  # rows of the last batch, and how much was written by then
+        self._draws: PrioritizedDraws[int] = PrioritizedDraws(priority, self.capacity, batch_size, self._home)
+        self._chances = self._draws.chances
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps with the largest priority; the oldest make room."""
@@ -82,27 +80,16 @@ class PrioritizedReplayBuffer(RingBuffer):
     def sample(self) -> Batch:
         """Return `batch_size` transitions with their `weights`."""
         self._reject_early()
-        beta = self._priority.beta_after(self._batches)
-        self._batches += 1
         ring = self._transitions
-        tree = self._chances.refreshed(min(ring.written, ring.length) * ring.lanes)
-        noise = torch.rand(self.batch_size, dtype=torch.float64, generator=self._generator, device=self._home)
-        total = tree.total
-        index = tree.find((self._strata + noise) * (total / self.batch_size))
-        weights = (tree.leaves.index_select(0, index) * (self.size / total)).pow(-beta)
-        self._drawn = (index, ring.written)
+        num_rows = min(ring.written, ring.length) * ring.lanes
+        index, weights = self._draws.draw(num_rows, self.size, ring.written, self._generator)
         batch = self._fetch(index)
-        batch["weights"] = self._placement.deliver((weights / weights.max()).float())
+        batch["weights"] = self._placement.deliver(weights)
         return batch
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Take new `priorities` [B] of the last batch; rows that were overwritten meanwhile keep what they have."""
-        if self._drawn is None or set(values) != {"priorities"}:
-            raise LabError(f"a prioritized buffer takes back priorities after a sample, got {sorted(values)}")
-        index, written = self._drawn
-        if values["priorities"].shape != index.shape:
-            found, wanted = list(values["priorities"].shape), list(index.shape)
-            raise LabError(f"a prioritized buffer was given back priorities {found} for a batch {wanted}")
+        index, written = self._draws.last(values)
         ring = self._transitions
         place = index.div(ring.lanes, rounding_mode="floor")
         is_gone = (place - written) % ring.length < ring.written - written
@@ -112,7 +99,7 @@ class PrioritizedReplayBuffer(RingBuffer):
 
     def statistics(self) -> dict[str, float]:
         """Return how much it holds and the present beta."""
-        return {"size": float(self.size), "beta": self._priority.beta_after(self._batches)}
+        return {"size": float(self.size), "beta": self._draws.beta}
 
     def footprint(self) -> tuple[Footprint, ...]:
         """Return its size once it is full, and that of the priorities, which are in memory."""
@@ -121,13 +108,12 @@ class PrioritizedReplayBuffer(RingBuffer):
 
     def get_state(self) -> State:
         """Return transitions, priorities and the sampler's state."""
-        return super().get_state() | {"chances": self._chances.get_state(), "batches": self._batches}
+        return super().get_state() | self._draws.get_state()
 
     def set_state(self, state: State) -> None:
         """Hold exactly what `state` held."""
         super().set_state(state)
-        self._chances.set_state(state["chances"])
-        self._batches, self._drawn = state["batches"], None
+        self._draws.set_state(state)
 
     def _places(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the rows of the steps from number `begin` up to `end` as ranges, two where they go round the end."""

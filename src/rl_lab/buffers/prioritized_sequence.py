@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_lab.buffers.sequence import SequenceBuffer
-from rl_lab.buffers.storage.chances import Chances, Priority
+from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.storage.placement import Storage
-from rl_lab.core import Batch, EnvSpec, Footprint, LabError, State, Trajectory
+from rl_lab.buffers.storage.prioritized_draws import PrioritizedDraws
+from rl_lab.core import Batch, EnvSpec, Footprint, State, Trajectory
 
 
 class PrioritizedSequenceBuffer(SequenceBuffer):
@@ -61,37 +62,24 @@ class PrioritizedSequenceBuffer(SequenceBuffer):
             spec=spec,
             seed=seed,
         )
-        self._priority = priority
-        self._chances = Chances(priority, self.capacity, self._home)
-        self._batches = 0
-        self._strata = torch.arange(batch_size, dtype=torch.float64, device=self._home)
-        self._starts_drawn: tuple[Tensor, NDArray[np.int64]] | None = None  # rows of the last batch, totals by then
+        self._draws: PrioritizedDraws[NDArray[np.int64]]  # rows where sequences start
+        self._draws = PrioritizedDraws(priority, self.capacity, batch_size, self._home)
+        self._chances = self._draws.chances
 
     def sample(self) -> Batch:
         """Return sequences as trees [batch_size, sequence_length, ...] with their `weights` [batch_size]."""
         self._reject_unready()
-        beta = self._priority.beta_after(self._batches)
-        self._batches += 1
-        tree = self._chances.refreshed(min(int(self._starts.totals.max()), self._length) * self._lanes)
-        noise = torch.rand(self.batch_size, dtype=torch.float64, generator=self._generator, device=self._home)
-        total = tree.total
-        index = tree.find((self._strata + noise) * (total / self.batch_size))
-        weights = (tree.leaves.index_select(0, index) * (self._starts.count / total)).pow(-beta)
-        self._starts_drawn = (index, self._starts.totals)
+        starts, num_rows = self._starts, min(int(self._starts.totals.max()), self._length) * self._lanes
+        index, weights = self._draws.draw(num_rows, starts.count, starts.totals, self._generator)
         rows, lanes = index.div(self._lanes, rounding_mode="floor")[:, None], (index % self._lanes)[:, None]
         return {
             **self._gather(lanes, rows + self._offsets),
-            "weights": self._placement.deliver((weights / weights.max()).float()),
+            "weights": self._placement.deliver(weights),
         }
 
     def write_back(self, values: Mapping[str, Tensor]) -> None:
         """Take new `priorities` [B] of the last batch; rows that were overwritten meanwhile keep what they have."""
-        if self._starts_drawn is None or set(values) != {"priorities"}:
-            raise LabError(f"a prioritized buffer takes back priorities after a sample, got {sorted(values)}")
-        index, totals = self._starts_drawn
-        if values["priorities"].shape != index.shape:
-            found, wanted = list(values["priorities"].shape), list(index.shape)
-            raise LabError(f"a prioritized buffer was given back priorities {found} for a batch {wanted}")
+        index, totals = self._draws.last(values)
         is_gone = torch.zeros_like(index, dtype=torch.bool)
         if totals is not self._starts.totals:  # rows were added since
             lanes, row = index % self._lanes, index.div(self._lanes, rounding_mode="floor")
@@ -103,7 +91,7 @@ class PrioritizedSequenceBuffer(SequenceBuffer):
 
     def statistics(self) -> dict[str, float]:
         """Return how much it holds, how many sequences can be drawn and the present beta."""
-        return super().statistics() | {"beta": self._priority.beta_after(self._batches)}
+        return super().statistics() | {"beta": self._draws.beta}
 
     def footprint(self) -> tuple[Footprint, ...]:
         """Return its size once it is full, and that of the priorities, which are in memory."""
@@ -112,13 +100,12 @@ class PrioritizedSequenceBuffer(SequenceBuffer):
 
     def get_state(self) -> State:
         """Return rows, counters, priorities and the sampler's state."""
-        return super().get_state() | {"chances": self._chances.get_state(), "batches": self._batches}
+        return super().get_state() | self._draws.get_state()
 
     def set_state(self, state: State) -> None:
         """Hold exactly what `state` held."""
         super().set_state(state)
-        self._chances.set_state(state["chances"])
-        self._batches, self._starts_drawn = state["batches"], None
+        self._draws.set_state(state)
 
     def _add(self, trajectory: Trajectory) -> None:
         before = self._starts.totals

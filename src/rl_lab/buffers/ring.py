@@ -34,10 +34,10 @@ class RingBuffer(Buffer):
         annotate = self._annotator()
         self._min_size = batch_size if min_size is None else min_size
         _reject_sizes(capacity, batch_size, self._min_size, n_step, frame_stack, gamma, num_envs)
-        self.capacity, self.batch_size = capacity // num_envs * num_envs, batch_size
+        self.capacity, self.batch_size, self.n_step = capacity // num_envs * num_envs, batch_size, n_step
         self._placement = Placement(storage, device)
         self._home = self._placement.home
-        self._spec, self._n_step, self._gamma = spec, n_step, gamma
+        self._spec, self._gamma = spec, gamma
         self._transitions = Transitions(
             capacity // num_envs,
             num_envs,
@@ -125,7 +125,7 @@ class RingBuffer(Buffer):
 
     def _fetch(self, index: Tensor) -> dict[str, Any]:
         """Return the batch of these rows, over `n_step` steps or up to the end of the episode or of what is stored."""
-        if self._n_step == 1:
+        if self.n_step == 1:
             batch = self._transitions.fetch(index)
         else:
             rewards, last, discounts = self._look_ahead(index)

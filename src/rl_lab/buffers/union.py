@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -17,11 +17,14 @@ from rl_lab.core import (
     LabError,
     State,
     Trajectory,
+    Witness,
     tree_leaves,
     tree_map,
     unknown_name,
 )
 
+INFOS = "infos"
+BESIDE = (INFOS, "teacher_actions", "is_teacher")  # what is recorded beside a step and is no part of it
 TOLERANCE = 1e-6
 
 
@@ -33,27 +36,35 @@ class FixedBatch(Protocol):
 
 
 class UnionBuffer(Buffer):
-    """Joins what its parts draw, in the order of `ratios`; what is collected goes to one of them.
+    """Joins what its parts draw, in the order of `ratios`; what is collected goes to those that take it.
 
-    All parts must give the same keys. Importance weights of prioritized parts are those within the part.
+    All parts must give the same keys; infos and a teacher's actions are joined where all parts have them. Importance
+    weights of prioritized parts are those within the part.
 
     Args:
         parts: Buffers by name, each with a batch_size of its own.
         ratios: Share of every batch by name of the part; together 1. They must agree with the parts' batch sizes.
         batch_size: Rows per batch, the sum of the parts'.
-        add_to: Part that gets what is collected; null: none does, and collecting is an error.
+        add_to: Part that gets what is collected, or several; null: none does, and collecting is an error.
     """
 
     def __init__(
-        self, parts: Mapping[str, Buffer], ratios: Mapping[str, float], batch_size: int, *, add_to: str | None = None
+        self,
+        parts: Mapping[str, Buffer],
+        ratios: Mapping[str, float],
+        batch_size: int,
+        *,
+        add_to: str | Sequence[str] | None = None,
     ) -> None:
         if not parts or set(parts) != set(ratios):
             raise ConfigError(f"ratios must name the parts of the union {sorted(parts)}, not {sorted(ratios)}")
-        if add_to is not None and add_to not in parts:
-            raise ConfigError(unknown_name("part in add_to", add_to, parts))
+        taking = [add_to] if isinstance(add_to, str) else list(add_to or ())
+        for name in taking:
+            if name not in parts:
+                raise ConfigError(unknown_name("part in add_to", name, parts))
         if min(ratios.values()) <= 0.0 or abs(sum(ratios.values()) - 1.0) > TOLERANCE:
             raise ConfigError(f"ratios of a union must be above 0 and together 1, not {dict(ratios)}")
-        self.batch_size, self._add_to, self._ratios = batch_size, add_to, dict(ratios)
+        self.batch_size, self._taking, self._ratios = batch_size, taking, dict(ratios)
         self._parts = {name: parts[name] for name in ratios}
         declared = {name: part.batch_size for name, part in self._parts.items() if isinstance(part, FixedBatch)}
         self._reject_sizes(declared)
@@ -76,14 +87,25 @@ class UnionBuffer(Buffer):
 
     @property
     def needed_steps(self) -> int:
-        """Return what the part needs that gets what is collected."""
-        return 0 if self._add_to is None else self._parts[self._add_to].needed_steps
+        """Return the most that a part needs which gets what is collected."""
+        return max((self._parts[name].needed_steps for name in self._taking), default=0)
 
     def add(self, trajectory: Trajectory) -> None:
-        """Store `T` vector steps in the part that takes them."""
-        if self._add_to is None:
+        """Store `T` vector steps in the parts that take them."""
+        if not self._taking:
             raise LabError(f"this union takes no steps: name one of its parts in add_to ({sorted(self._parts)})")
-        self._parts[self._add_to].add(trajectory)
+        for name in self._taking:
+            self._parts[name].add(trajectory)
+
+    def witness(self, seen: Witness) -> None:
+        """Tell the parts that take the steps."""
+        for name in self._taking:
+            self._parts[name].witness(seen)
+
+    def end_episodes(self) -> None:
+        """Tell the parts that take the steps."""
+        for name in self._taking:
+            self._parts[name].end_episodes()
 
     def is_ready(self) -> bool:
         """Return whether all parts are."""
@@ -92,14 +114,14 @@ class UnionBuffer(Buffer):
     def sample(self) -> Batch:
         """Return the joined batches of the parts, in the order of `ratios`."""
         self._reject_unready()
-        batches = {name: part.sample() for name, part in self._parts.items()}
+        batches = _comparable({name: part.sample() for name, part in self._parts.items()})
         self._sizes = self._sizes_of(batches)
         return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
 
     def peek(self, seed: int) -> Batch:
         """Return the joined batches that are drawn from this seed."""
         self._reject_unready()
-        batches = {name: part.peek(seed) for name, part in self._parts.items()}
+        batches = _comparable({name: part.peek(seed) for name, part in self._parts.items()})
         self._sizes_of(batches)
         return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
 
@@ -158,6 +180,19 @@ class UnionBuffer(Buffer):
                 )
         if len(sizes) == len(self._parts) and sum(sizes.values()) != self.batch_size:
             raise ConfigError(f"batch_size={self.batch_size} is not the sum of what the parts draw: {dict(sizes)}")
+
+
+def _comparable(batches: Mapping[str, Batch]) -> dict[str, Batch]:
+    """Return batches without what only some of them have beside their steps, such as infos."""
+    infos = set.intersection(*(set(batch.get(INFOS, {})) for batch in batches.values()))
+    left_out = {key for key in BESIDE if any(key not in batch for batch in batches.values())}
+    left_out |= set() if infos else {INFOS}
+    return {name: _without(batch, left_out, infos) for name, batch in batches.items()}
+
+
+def _without(batch: Batch, left_out: Set[str], infos: Set[str]) -> Batch:
+    kept = {key: value for key, value in batch.items() if key not in left_out}
+    return {**kept, INFOS: {name: batch[INFOS][name] for name in sorted(infos)}} if infos else kept
 
 
 def _reject_different_keys(batches: Mapping[str, Batch]) -> None:

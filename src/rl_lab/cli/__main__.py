@@ -1,5 +1,5 @@
 """`python -m rl_lab.cli` is `lab`."""
 
-from rl_lab.cli.main import main
+from rl_lab.cli.entry import main
 
 main()

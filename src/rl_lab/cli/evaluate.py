@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root, RunCode
 from rl_lab.cli.report import Reported
+
+if TYPE_CHECKING:
+    from rl_lab.tracking.run_directory import RunDirectory
+
+SUCCESS = "info/is_success"
 
 
 def evaluate(
@@ -28,28 +33,27 @@ def evaluate(
         from rl_lab.cli.code_state import settle_code
         from rl_lab.tracking.catalogue import find_run
 
-        settle_code(find_run(root or DEFAULT_ROOT, run), plugin or [], context if run_code else None)
-        result = _evaluate(run, episodes, checkpoint, explore, seed, root or DEFAULT_ROOT, plugin or [])
+        found = find_run(root or DEFAULT_ROOT, run)
+        settle_code(found, plugin or [], context if run_code else None)
+        result = _evaluate(found, episodes, checkpoint, explore, seed, plugin or [])
         _print(result, as_json)
 
 
 def _evaluate(
-    name: str | None,
+    run: RunDirectory,
     episodes: int | None,
     checkpoint: str,
     explore: bool,
     seed: int | None,
-    root: str,
     plugins: list[str],
 ) -> dict[str, Any]:
     from rl_lab.config.allow_list import AllowList, load_plugins
     from rl_lab.config.build import assemble, build_evaluator
     from rl_lab.config.resume import recompose
     from rl_lab.config.targets import Targets
-    from rl_lab.tracking.catalogue import find_run
+    from rl_lab.ops.intervals import with_interval
     from rl_lab.tracking.checkpoint_choice import choose_checkpoint
 
-    run = find_run(root, name)
     loaded = choose_checkpoint(run, checkpoint)
     overrides = [] if seed is None else [f"experiment.seed={seed}"]
     parts = assemble(recompose(run, overrides), Targets(AllowList(load_plugins(plugins))), with_teacher=False)
@@ -59,7 +63,7 @@ def _evaluate(
     metrics = evaluator.evaluate(parts.workflow, step=loaded.manifest["counters"]["env_steps"])
     for env in (parts.env, evaluator.env):
         env.close()
-    return {"run": str(run.path), "checkpoint": str(loaded.path), **(metrics or {})}
+    return {"run": str(run.path), "checkpoint": str(loaded.path), **with_interval(metrics or {}, SUCCESS, "episodes")}
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rl_lab.cli.entry import DEFAULT_ROOT as DEFAULT_ROOT
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="+experiment=NAME, key=value, group=option.", show_default=False, metavar="[OVERRIDES]..."),
@@ -30,4 +32,3 @@ Root = Annotated[
 RunCode = Annotated[
     bool, typer.Option("--run-code", help="Use the code that the run was made with, from its snapshot.")
 ]
-DEFAULT_ROOT = "experiments"

@@ -22,15 +22,13 @@ from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import UsageError
 from rl_lab.core.seeding import isolated_rng
 from rl_lab.tracking.checkpoint_choice import choose_checkpoint
-from rl_lab.tracking.film import Film, resized
+from rl_lab.tracking.film import Camera, resized
 from rl_lab.tracking.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from rl_lab.robots.legged_env import LeggedEnv
 
 TESTER_WORLDS = 64
-FPS = 30  # where the environment does not tell how fast it is
-MAX_FPS = 50
 SIZE = (640, 480)  # of pictures of robots; others draw in their own size
 
 
@@ -153,7 +151,7 @@ def _ways_to_look(env: VectorEnv, robot: LeggedEnv | None, wish: Wish) -> tuple[
         if not wish.video:
             raise UsageError(f"the viewer shows robots, not {env.spec.id!r}: --video films it")
         return False, True
-    from rl_lab.robots.sim.picture import has_display
+    from rl_lab.environments.offscreen import has_display
 
     if has_display():
         return wish.keyboard or not wish.video, wish.video
@@ -172,7 +170,8 @@ def _hand(robot: LeggedEnv | None, wish: Wish) -> Any:
         return None
     from rl_lab.robots.commanding import Joystick, Keyboard
 
-    return Joystick(wish.joystick) if wish.joystick else Keyboard(robot.commands.ranges)
+    ranges = robot.commands.ranges
+    return Joystick(wish.joystick, ranges) if wish.joystick else Keyboard(ranges)
 
 
 @contextmanager
@@ -181,8 +180,9 @@ def _window(robot: LeggedEnv | None, has_window: bool, hand: Any) -> Iterator[Ca
     if robot is None or not (has_window or hand):
         yield lambda: True
         return
+    from rl_lab.core.pace import Pace
     from rl_lab.robots.commanding import Keyboard
-    from rl_lab.robots.viewer import Pace, Viewer
+    from rl_lab.robots.viewer import Viewer
 
     if not has_window:
         yield Pace(robot.world.facts.dt).wait
@@ -192,34 +192,6 @@ def _window(robot: LeggedEnv | None, has_window: bool, hand: Any) -> Iterator[Ca
         yield viewer.show
     finally:
         viewer.close()
-
-
-class Camera:
-    """Films the first copy in real time, as far as its steps per second are known.
-
-    Args:
-        draw: Returns the picture of the present state.
-        path: Of the film, without its ending.
-        rate: Steps per second of the environment.
-        fps: Pictures per second; None: one each step, up to 50.
-    """
-
-    def __init__(self, draw: Callable[[], Tensor], path: Path, rate: float | None, fps: int | None) -> None:
-        wanted = fps or min(rate or FPS, MAX_FPS)
-        self._every = max(1, round((rate or wanted) / wanted))
-        self._film = Film(path, (rate or wanted) / self._every)
-        self._draw, self.steps = draw, 0
-        self.path: Path | None = None
-
-    def look(self) -> None:
-        """Take the picture of this step when it is its turn."""
-        if self.steps % self._every == 0:
-            self._film.add(self._draw())
-        self.steps += 1
-
-    def close(self) -> None:
-        """Write what was filmed."""
-        self.path = self._film.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from types import TracebackType
@@ -24,9 +25,11 @@ class Reported:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None or isinstance(error, SystemExit | typer.Exit):
             return
-        from rl_lab.core.errors import LabError
+        from rl_lab.core.errors import LabError, PeerLost, UsageError
         from rl_lab.orchestration.signals import Interrupted
 
+        if os.environ.get("RANK", "0") != "0" and isinstance(error, UsageError | PeerLost | Interrupted):
+            raise SystemExit(error.exit_code) from None  # the first process of the run says the same, or knows why
         if self._debug and not isinstance(error, Interrupted):
             traceback.print_exception(error)
         if isinstance(error, Interrupted):
@@ -40,5 +43,6 @@ class Reported:
             self._leave(f"error: {type(error).__name__}: {text} (--debug shows where)", 1)
 
     def _leave(self, line: str, code: int) -> None:
-        print(line, file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        print(line if rank == "0" else f"rank {rank}: {line}", file=sys.stderr)
         raise SystemExit(code) from None

@@ -24,8 +24,10 @@ from rl_lab.core import (
     Observation,
     Space,
     Tree,
+    Workflow,
     WorkflowContext,
     leaves_of,
+    tree_leaves,
     tree_map,
     tree_where,
 )
@@ -63,11 +65,16 @@ class RecedingHorizon:
         history: Observations that it reads.
         num_actions: Actions of a plan that are done.
         context: Of the workflow.
+        least_actions: Where a call asks for variety, each plan does so many actions or more, up to `num_actions`, all
+            numbers alike; None: always `num_actions`.
     """
 
-    def __init__(self, plan: Plan, *, history: int, num_actions: int, context: WorkflowContext) -> None:
+    def __init__(
+        self, plan: Plan, *, history: int, num_actions: int, context: WorkflowContext, least_actions: int | None = None
+    ) -> None:
         self._plan, self._static = torch.no_grad()(plan), context.static
         self._history, self._num_actions = history, num_actions
+        self._least_actions = num_actions if least_actions is None else least_actions
         self._spec, self._device = context.spec, context.device
         self._made: dict[int, Plan] = {}
 
@@ -79,21 +86,43 @@ class RecedingHorizon:
             "left": torch.zeros(num_envs, dtype=torch.int64, device=self._device),
         }
 
-    def __call__(self, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Actions, Carry]:
-        """Return the next action of every environment, and the next carry."""
+    def __call__(
+        self, obs: Observation, carry: Carry, is_first: Tensor, *, varied: bool = False
+    ) -> tuple[Actions, Carry]:
+        """Return the next action of every environment, and the next carry; `varied` plans are not done equally far."""
         seen = pushed(carry["observations"], obs, is_first)
         left, queue = carry["left"].masked_fill(is_first, 0), carry["queue"]
         is_due = left == 0
         if torch.compiler.is_compiling():  # an exported policy cannot branch: it plans at every call
             plans = tree_map(lambda plan: plan[:, : self._num_actions], self._plan(seen))
-            queue = tree_where(is_due, plans, queue)
+            counts = self._counts(len(left), varied)  # after the plan: draws come in the same order as below
+            if self._varies(varied):
+                plans = tree_map(lambda plan: _at_the_end(plan, counts), plans)
+            queue, left = tree_where(is_due, plans, queue), torch.where(is_due, counts, left)
         elif len(rows := is_due.nonzero().flatten()):
             plans = tree_map(lambda plan: plan[: len(rows), : self._num_actions], self._planned(seen, rows, len(left)))
-            queue = tree_map(lambda old, new: old.index_copy(0, rows, new), queue, plans)
-        left = left.masked_fill(is_due, self._num_actions)
+            counts = self._counts(len(rows), varied)
+            queue = tree_map(lambda old, new: old.index_copy(0, rows, _at_the_end(new, counts)), queue, plans)
+            left = left.index_copy(0, rows, counts)
         done = self._num_actions - left
         actions = tree_map(lambda plan: _picked(plan, done), queue)
         return actions, {"observations": seen, "queue": queue, "left": left - 1}
+
+    def interrupted(self, carry: Carry, taken: Actions) -> Carry:
+        """Return the carry when `taken` was done: where that is not what the plan said, the plan is over."""
+        said = tree_map(lambda plan: _picked(plan, self._num_actions - 1 - carry["left"]), carry["queue"])
+        return {**carry, "left": carry["left"].masked_fill(differs(said, taken), 0)}
+
+    def _counts(self, num_plans: int, varied: bool) -> Tensor:
+        """Return how many actions [n] of each new plan are done."""
+        if self._varies(varied):  # a uniform draw, which an exported policy takes from outside
+            choices = self._num_actions - self._least_actions + 1
+            drawn = (torch.rand(num_plans, device=self._device) * choices).long()
+            return self._least_actions + drawn.clamp(max=choices - 1)
+        return torch.full((num_plans,), self._num_actions, device=self._device)
+
+    def _varies(self, varied: bool) -> bool:
+        return varied and self._least_actions < self._num_actions
 
     def _planned(self, seen: Tree, rows: Tensor, num_envs: int) -> Actions:
         """Return the plans of these rows; the first of them fills up the group."""
@@ -102,6 +131,33 @@ class RecedingHorizon:
         if size not in self._made:
             self._made[size] = self._static(self._plan)
         return self._made[size](tree_map(lambda leaf: leaf.index_select(0, group), seen))
+
+
+class ChunkWorkflow(Workflow):
+    """What workflows that execute by receding horizon have in common; `initialize` sets `_horizon`."""
+
+    _horizon: RecedingHorizon
+
+    def initial_carry(self, num_envs: int) -> Carry:
+        """Return an empty queue of actions, and no observations."""
+        return self._horizon.initial_carry(num_envs)
+
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Give up a chunk that somebody else has interrupted: what is drawn next begins where the correction ended."""
+        return self._horizon.interrupted(carry, actions)
+
+
+def differs(said: Actions, taken: Actions) -> Tensor:
+    """Return where [N] something else was done than what was said."""
+    leaves = tree_map(lambda ours, theirs: (ours != theirs).reshape(len(ours), -1).any(1), said, taken)
+    return torch.stack([leaf for _, leaf in tree_leaves(leaves)]).any(0)
+
+
+def _at_the_end(plan: Tensor, counts: Tensor) -> Tensor:
+    """Return queues [n, num_actions, ...] that end with the first `counts` [n] actions of plans."""
+    length = plan.shape[1]
+    steps = (torch.arange(length, device=plan.device) - (length - counts)[:, None]).clamp(min=0)
+    return plan.take_along_dim(steps.view(*steps.shape, *[1] * (plan.ndim - 2)), 1)
 
 
 def _picked(plan: Tensor, steps: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ reads noisy actions, a level of noise and what was seen.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 class Denoiser(nn.Module, ABC):
     """A network that reads noisy actions; its output has their shape."""
+
+    padding = 0  # numbers beside an action's own that the network reads: noise where there is noise, else 0
 
     def bind(self, action_dim: int, length: int, feature_dim: int, history: int) -> None:
         """Make the layers: for chunks of so many actions, and so many features of each observation of the history."""
@@ -26,6 +29,14 @@ class Denoiser(nn.Module, ABC):
     @abstractmethod
     def forward(self, noisy: Tensor, level: Tensor, prepared: Any) -> Tensor:
         """Return [B, length, action_dim] for noisy actions of that shape; `level` [B] or [1] is 0 without noise."""
+
+
+class ObservingDenoiser(Denoiser):
+    """One that reads what was seen itself: vectors [B, history, D] and pictures by name, with no encoder before it."""
+
+    @abstractmethod
+    def bind_observations(self, vector_dim: int, pictures: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the numbers of a vector and the shapes of pictures [C, H, W], before `bind`."""
 
 
 class ActionGenerator(nn.Module, ABC):
@@ -44,8 +55,11 @@ class ActionGenerator(nn.Module, ABC):
         """Return the loss of actions [B, length, action_dim], each step weighted by `weights` [B, length]."""
 
     @abstractmethod
-    def sample(self, condition: Any, noise: Tensor) -> Tensor:
-        """Return actions for a condition, drawn out of standard normal noise of their shape."""
+    def sample(self, condition: Any, noise: Tensor, beside: Tensor | None = None) -> Tensor:
+        """Return actions for a condition, drawn out of standard normal noise of their shape.
+
+        `beside` is noise for the numbers beside an action's own (`Denoiser.padding`); None: it is drawn.
+        """
 
 
 def weighted_squared_error(found: Tensor, wanted: Tensor, weights: Tensor | None) -> Tensor:

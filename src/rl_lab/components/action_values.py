@@ -116,7 +116,7 @@ def descend_critics(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Move critics from their outputs towards targets; return metrics and the errors [R] that make priorities."""
     losses = critic.losses(outputs, targets)  # [members, R]
-    loss = weighted_mean(losses, weights).sum()
+    loss = weighted_mean(losses, weights, learner.ranks).sum()
     norm = learner.descend(loss)
     values = critic.values(outputs.detach())
     errors = losses.detach().mean(0) if critic.is_distributional else (values - targets).abs().mean(0)

@@ -14,6 +14,7 @@ from rl_lab.components.mlp import orthogonal_linear
 from rl_lab.components.normalizer import KeyedNormalizer, RunningNormalizer
 from rl_lab.components.observation import ObservationReader, is_image
 from rl_lab.core import ACTION_MASK, Box, Carry, ConfigError, EnvSpec, Observation, flat_dim, tree_map
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.ops.distributions import Distribution
 
 Inputs = tuple[Any, Tensor | None]  # what the first network reads, and the mask of allowed actions
@@ -28,7 +29,13 @@ class ActorCritic(nn.Module):
     """
 
     def __init__(
-        self, spec: EnvSpec, components: Mapping[str, nn.Module], head: ActionHead, *, normalize_observations: bool
+        self,
+        spec: EnvSpec,
+        components: Mapping[str, nn.Module],
+        head: ActionHead,
+        *,
+        normalize_observations: bool,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         self.actor, self.critic = components["actor"], components.get("critic")
@@ -38,7 +45,7 @@ class ActorCritic(nn.Module):
         self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None or has_keyed_trunks)
         if self.read.has_mask and isinstance(spec.action, Box):
             raise ConfigError("environment: an action_mask needs discrete actions, but this action space is a Box")
-        self.normalizer = observation_normalizer(self.read, has_keyed_trunks) if normalize_observations else None
+        self.normalizer = observation_normalizer(self.read, has_keyed_trunks, ranks) if normalize_observations else None
         self.head = head
         trunk = self.actor if self.critic is None else self.critic
         self.value_head = orthogonal_linear(int(trunk.output_dim), 1, gain=1.0)  # type: ignore[arg-type]
@@ -89,11 +96,13 @@ class ActorCritic(nn.Module):
         return x, carry
 
 
-def observation_normalizer(read: ObservationReader, has_keyed_trunks: bool) -> RunningNormalizer | KeyedNormalizer:
+def observation_normalizer(
+    read: ObservationReader, has_keyed_trunks: bool, ranks: Ranks
+) -> RunningNormalizer | KeyedNormalizer:
     """Return statistics of what the trunks read: of one vector, or of every key that is one."""
     space = read.space
     if has_keyed_trunks and isinstance(space, Mapping) and not any(is_image(leaf) for leaf in space.values()):
-        return KeyedNormalizer({key: flat_dim(leaf) for key, leaf in space.items() if key != ACTION_MASK})
+        return KeyedNormalizer({key: flat_dim(leaf) for key, leaf in space.items() if key != ACTION_MASK}, ranks)
     if not read.is_vector:
         raise ConfigError("algorithm.normalize_observations: needs vectors, not images or a dict that an encoder reads")
-    return RunningNormalizer((read.dim,))
+    return RunningNormalizer((read.dim,), ranks=ranks)

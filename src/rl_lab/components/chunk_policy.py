@@ -8,8 +8,9 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_generators import ActionGenerator
+from rl_lab.components.action_generators import ActionGenerator, ObservingDenoiser
 from rl_lab.components.resnet import ResNet
+from rl_lab.components.unit_range import ObservationRange
 from rl_lab.core import ConfigError
 
 Seen = tuple[Tensor, Mapping[str, Tensor]]  # vectors [B, history, D] and pictures [B, history, C, H, W] by name
@@ -45,6 +46,14 @@ class HistoryEncoder(nn.Module):
         return torch.cat([vectors, *encoded], -1)
 
 
+class AsSeen(nn.Module):
+    """Hands on what was seen, to a network that reads it itself."""
+
+    def forward(self, seen: Seen, *, augment: bool = False) -> Seen:
+        """Return vectors and pictures."""
+        return seen
+
+
 class ChunkPolicy(nn.Module):
     """All that learns, and whose weights are averaged.
 
@@ -53,7 +62,7 @@ class ChunkPolicy(nn.Module):
         generator: Of actions.
     """
 
-    def __init__(self, encoder: HistoryEncoder, generator: ActionGenerator) -> None:
+    def __init__(self, encoder: HistoryEncoder | AsSeen, generator: ActionGenerator) -> None:
         super().__init__()
         self.encoder, self.generator = encoder, generator
 
@@ -61,6 +70,23 @@ class ChunkPolicy(nn.Module):
         """Return the loss of actions [B, length, action_dim] in [-1, 1]."""
         return self.generator.loss(self.encoder(seen, augment=True), actions, weights)
 
-    def sample(self, seen: Seen, noise: Tensor) -> Tensor:
-        """Return actions drawn out of noise [B, length, action_dim]."""
-        return self.generator.sample(self.encoder(seen), noise)
+    def sample(self, seen: Seen, noise: Tensor, beside: Tensor | None = None) -> Tensor:
+        """Return actions drawn out of noise [B, length, action_dim], and `beside` it [B, length, padding]."""
+        return self.generator.sample(self.encoder(seen), noise, beside)
+
+
+def bound_policy(
+    components: Mapping[str, nn.Module], seen: ObservationRange, *, action_dim: int, length: int, history: int
+) -> ChunkPolicy:
+    """Return the policy of the components `generator` and, where it is needed, `encoder`, bound to a task."""
+    generator = components["generator"]
+    if not isinstance(generator, ActionGenerator):
+        raise ConfigError("components.generator: needs an ActionGenerator (choices: Diffusion, FlowMatching)")
+    network = generator.network
+    if isinstance(network, ObservingDenoiser):
+        network.bind_observations(seen.vector_dim, seen.pictures)
+        network.bind(action_dim, length, seen.vector_dim, history)
+        return ChunkPolicy(AsSeen(), generator)
+    encoder = HistoryEncoder(seen.vector_dim, seen.pictures, components.get("encoder") if seen.pictures else None)
+    network.bind(action_dim, length, encoder.output_dim, history)
+    return ChunkPolicy(encoder, generator)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, flat_dim
 
 FITTING = {  # which workflows take which actions
-    "continuous": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
+    "continuous": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "RLPD", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
     "discrete": ("DQN", "Dreamer", "PPO", "PPOAMP", "PlaNet", "SAC", "TDMPC", "WorldModels"),
     "multi-discrete": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "TDMPC", "WorldModels"),
     "mixed": ("Dreamer", "PlaNet", "TDMPC", "WorldModels"),
@@ -46,7 +46,8 @@ class ActionScale:
 
     def to_unit(self, actions: Tensor) -> Tensor:
         """Return [..., dim] in [-1, 1] for actions of the environment."""
-        flat = actions if len(self.shape) == 1 else actions.flatten(actions.ndim - len(self.shape))
+        batch = actions.shape[: actions.ndim - len(self.shape)]
+        flat = actions if len(self.shape) == 1 else actions.reshape(*batch, self.dim)
         return flat if self._is_unit else (flat - self._middle) / self._half
 
     def uniform(self, num_envs: int, device: torch.device) -> Tensor:

@@ -54,7 +54,7 @@ class Diffusion(ActionGenerator):
         found = self.network(root * actions + other * noise, self._level(step), self.network.prepare(condition))
         return weighted_squared_error(found, wanted, weights)
 
-    def sample(self, condition: Any, noise: Tensor) -> Tensor:
+    def sample(self, condition: Any, noise: Tensor, beside: Tensor | None = None) -> Tensor:
         """Return what is left of noise on the way back; at every step the actions are taken to lie in [-1, 1]."""
         prepared, noisy = self.network.prepare(condition), noise
         for back in self.steps:

@@ -31,6 +31,8 @@ class Discriminator(Extension):
         style_weight: Of the style reward.
         style_scale: The style reward of a step that looks perfect.
         gradient_penalty: Weight of the squared norm of the gradient by the input.
+        trunk_decay: Weight decay of the layers, as of Adam (half of it times the squared weights is in the loss).
+        head_decay: Weight decay of the last, linear one.
         hidden_dims: Width of each layer.
         activation: Of the layers.
         replay_capacity: Steps of the policy to keep.
@@ -44,6 +46,8 @@ class Discriminator(Extension):
         style_weight: NonNegative = 0.7,
         style_scale: NonNegative = 2.0,
         gradient_penalty: NonNegative = 10.0,
+        trunk_decay: NonNegative = 0.0,
+        head_decay: NonNegative = 0.0,
         hidden_dims: Sequence[int] = (1024, 512),
         activation: str = "leaky_relu",
         replay_capacity: Count = 100_000,
@@ -53,6 +57,7 @@ class Discriminator(Extension):
         self.key, self.task_weight, self.style_weight, self.style_scale = key, task_weight, style_weight, style_scale
         self.gradient_penalty, self.hidden_dims, self.activation = gradient_penalty, list(hidden_dims), activation
         self.replay_capacity, self.learning_rate = replay_capacity, learning_rate
+        self.trunk_decay, self.head_decay = trunk_decay, head_decay
         self._metrics: dict[str, Any] = {}
         self._kept, self._next = 0, 0  # steps in the replay, and where the next one goes
         self._replay: Tensor  # [capacity, 2, D]
@@ -60,7 +65,7 @@ class Discriminator(Extension):
     def bind(self, context: WorkflowContext, policy: ActorCritic, read: Read) -> None:
         """Build the network, its optimiser and an empty replay."""
         self._read = VectorReader(context.spec.observation, self.key, "components.discriminator")
-        self.normalizer = RunningNormalizer((2, self._read.dim))
+        self.normalizer = RunningNormalizer((2, self._read.dim), ranks=context.ranks)
         self.trunk = MLP(2 * self._read.dim, self.hidden_dims, self.activation)
         self.head = orthogonal_linear(self.trunk.output_dim, 1, 1.0)
         self.to(context.device)
@@ -101,9 +106,17 @@ class Discriminator(Extension):
         steps = torch.cat((reference, self._replay[drawn]))
         metrics = self.losses(*self.normalizer(steps).chunk(2))
         loss = metrics["discriminator_loss"] + self.gradient_penalty * metrics["gradient_penalty"]
-        self._learner.descend(loss)
+        self._learner.descend(loss + self._decay() if self.trunk_decay or self.head_decay else loss)
         self.normalizer.update(steps)
         return {name: value.detach() for name, value in metrics.items()}
+
+    def _decay(self) -> Tensor:
+        """Return the term whose gradient is weight decay, of which trunk and head have one each."""
+        trunk, head = (
+            torch.stack([weights.square().sum() for weights in part.parameters()]).sum()
+            for part in (self.trunk, self.head)
+        )
+        return 0.5 * (self.trunk_decay * trunk + self.head_decay * head)
 
     def losses(self, reference: Tensor, policy: Tensor) -> dict[str, Tensor]:
         """Return the least-squares loss, the gradient penalty and the mean judgements of normalised steps."""

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from rl_lab.components.actor_critic import ActorCritic, Inputs
 from rl_lab.components.mlp import MLP
 from rl_lab.core import Carry
+from rl_lab.core.context import RATE_SHARE
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.ops.distributions import Distribution
 
 
@@ -56,11 +58,11 @@ class Evaluation(NamedTuple):
 
 
 class FlatActorCritic(FlatParameters):
-    """Any `ActorCritic` over one flat parameter, differentiated by autograd."""
+    """Any `ActorCritic` over one flat parameter, differentiated by autograd; gradients are the means of all ranks'."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: ActorCritic, ranks: Ranks = ALONE) -> None:
         super().__init__(paired_order(policy))
-        self._policy = policy
+        self._policy, self._ranks = policy, ranks
         self._outputs: tuple[Tensor, ...] = ()
 
     def policy(self, inputs: Inputs, carry: Carry, is_first: Tensor) -> tuple[Distribution, Carry]:
@@ -88,7 +90,7 @@ class FlatActorCritic(FlatParameters):
             *map(torch.ones_like, losses),
         )
         parts = torch.autograd.grad((*self._outputs, *losses), self.parts, grads, materialize_grads=True)
-        self.tensor.grad = torch.cat([part.flatten() for part in parts])
+        self.tensor.grad = self._ranks.mean_(torch.cat([part.flatten() for part in parts]))
         return clip_gradient(self.tensor.grad, max_norm)
 
 
@@ -118,3 +120,24 @@ def masked_step(optimizer: torch.optim.Optimizer, keep: Tensor) -> None:
     optimizer.step()
     for tensor, old in zip(touched, before, strict=True):
         tensor.copy_(torch.where(keep, tensor, old))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float, *, in_tensor: bool = False) -> None:
+    """Set the learning rate, before the first step too; compiled and captured steps look it up in a tensor.
+
+    Where an alert has lowered the rate, it is so much lower than the schedule says.
+    """
+    group = optimizer.param_groups[0]
+    rate *= group.get(RATE_SHARE, 1.0)
+    device = group["params"][0].device
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = torch.full((), rate, device=device) if in_tensor or device.type == "cuda" else rate
+
+
+def set_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Let an optimiser count its steps on a GPU, where it can: captured steps need that."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = device.type == "cuda"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rl_lab.components.action_generators import ActionGenerator, Denoiser, weighted_squared_error
@@ -30,15 +31,25 @@ class FlowMatching(ActionGenerator):
         """Return the squared error of the velocity `noise - actions` at a random level of each row."""
         uniform = torch.rand(len(actions), device=actions.device)
         level = uniform ** (1.0 / self.level_power) * (1.0 - LEAST_LEVEL) + LEAST_LEVEL
-        noise, share = torch.randn_like(actions), level.view(-1, 1, 1)
-        noisy = share * noise + (1.0 - share) * actions
+        padded = F.pad(actions, (0, self.network.padding))
+        noise, share = torch.randn_like(padded), level.view(-1, 1, 1)
+        noisy = share * noise + (1.0 - share) * padded
         found = self.network(noisy, level, self.network.prepare(condition))
-        return weighted_squared_error(found, noise - actions, weights)
+        own = actions.shape[-1]  # what is beside an action teaches nothing
+        return weighted_squared_error(found[..., :own], (noise - padded)[..., :own], weights)
 
-    def sample(self, condition: Any, noise: Tensor) -> Tensor:
+    def sample(self, condition: Any, noise: Tensor, beside: Tensor | None = None) -> Tensor:
         """Return where noise flows to."""
-        prepared, noisy, count = self.network.prepare(condition), noise, self.num_sampling_steps
+        prepared, noisy, count = self.network.prepare(condition), self._padded(noise, beside), self.num_sampling_steps
         for index in range(count):
             level = torch.full((1,), 1.0 - index / count, device=noise.device)
             noisy = noisy - self.network(noisy, level, prepared).float() / count
-        return noisy
+        return noisy[..., : noise.shape[-1]]
+
+    def _padded(self, noise: Tensor, beside: Tensor | None) -> Tensor:
+        """Return noise for all that the network reads."""
+        if self.network.padding == 0:
+            return noise
+        if beside is None:
+            beside = torch.randn(*noise.shape[:-1], self.network.padding, device=noise.device)
+        return torch.cat([noise, beside], -1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_lab.components.flat import bare_step
+from rl_lab.components.flat import bare_step, set_capturable, set_learning_rate
 from rl_lab.core import WorkflowContext
 from rl_lab.core.seeds import ONE_AGENT, Seeds
 
@@ -52,14 +52,13 @@ class Learner:
         eps: float = 1e-8,
     ) -> None:
         self.parameters = list(parameters)
-        self._max_grad_norm, self._seeds = max_grad_norm, context.seeds
+        self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
         self.optimizer = context.optimizers.build(name, self.parameters, default=default)
         self.initial_rate = float(self.optimizer.param_groups[0]["lr"])  # what a schedule begins with
         self._step = bare_step(self.optimizer)
+        set_capturable(self.optimizer, context.device)
         for group in self.optimizer.param_groups:
-            if "capturable" in group:
-                group["capturable"] = context.device.type == "cuda"
             if "num_seeds" in group:
                 group["num_seeds"] = context.seeds.num
         self._slots: list[AdamSlot] = []
@@ -88,12 +87,8 @@ class Learner:
         return norm
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate, before the first step too: in a tensor, which compiled and captured steps look up."""
-        group = self.optimizer.param_groups[0]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = torch.full((), rate, device=self.parameters[0].device)
+        """Set the learning rate, before the first step too."""
+        set_learning_rate(self.optimizer, rate, in_tensor=True)
 
     def _make_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Make Adam's state now, as its first step would: what is compiled must find it."""
@@ -116,14 +111,14 @@ def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
     """Let several learners take a step down one loss, with one pass backwards; return the norms of their gradients."""
     learners = list(learners)
     loss = loss.sum() if loss.dim() else loss  # agents do not know of each other: their gradients lie side by side
-    gradients = iter(torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters]))
+    gradients = iter(_gradients(loss, learners))
     return [learner.apply(tuple(islice(gradients, len(learner.parameters)))) for learner in learners]
 
 
 def descend_as_one(loss: Tensor, learners: Iterable[Learner], max_grad_norm: float | None) -> Tensor:
     """Let learners take a step down one loss whose whole gradient is cut to a length; return its norm before that."""
     learners = list(learners)
-    gradients = torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters])
+    gradients = _gradients(loss, learners)
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_grad_norm is not None:
         gradients = _shortened(gradients, norm, max_grad_norm, ONE_AGENT)
@@ -131,6 +126,12 @@ def descend_as_one(loss: Tensor, learners: Iterable[Learner], max_grad_norm: flo
     for learner in learners:
         learner.apply(tuple(islice(left, len(learner.parameters))))
     return norm
+
+
+def _gradients(loss: Tensor, learners: list[Learner]) -> tuple[Tensor, ...]:
+    """Return the gradients by all that the learners change: of the mean of all ranks' losses."""
+    gradients = torch.autograd.grad(loss, [p for learner in learners for p in learner.parameters])
+    return learners[0].ranks.means(gradients)
 
 
 def _shortened(gradients: tuple[Tensor, ...], norm: Tensor, longest: float, seeds: Seeds) -> tuple[Tensor, ...]:
@@ -175,7 +176,7 @@ def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
 
 
 def trained(*modules: nn.Module | None) -> Iterator[nn.Parameter]:
-    """Yield the parameters of those modules that there are."""
+    """Yield the parameters that learn, of those modules that there are."""
     for module in modules:
         if module is not None:
-            yield from module.parameters()
+            yield from (parameter for parameter in module.parameters() if parameter.requires_grad)

@@ -68,11 +68,6 @@ class ModelActions:
         """Return the numbers [..., numbers] and the one-hots [..., choices] of actions [..., A]."""
         return actions[..., : self.num_numbers], actions[..., self.num_numbers :]
 
-    def with_noise(self, actions: Tensor, std: float) -> Tensor:
-        """Return actions [..., A] with normal noise on their numbers, which may then lie outside of [-1, 1]."""
-        numbers, choices = self.split(actions)
-        return torch.cat([numbers + std * torch.randn_like(numbers), choices], -1)
-
     def disturbed(self, actions: Tensor, std: Tensor | float, epsilon: float, mask: Tensor | None) -> Tensor:
         """Return actions [N, A] with normal noise on their numbers and, as often as `epsilon`, random choices."""
         numbers, choices = self.split(actions)

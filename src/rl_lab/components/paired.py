@@ -20,6 +20,7 @@ from rl_lab.components.flat import Evaluation, FlatParameters, paired_order
 from rl_lab.components.mlp import MLP
 from rl_lab.components.paired_distributions import ArrayDistribution, array_distribution
 from rl_lab.core import Carry, tree_map
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.ops.distributions import Distribution
 
 Array = npt.NDArray[np.float32]
@@ -52,13 +53,13 @@ class Layer(NamedTuple):
 
 
 class PairedActorCritic(FlatParameters):
-    """An `ActorCritic` of two plain MLPs; make it only where `fits` says so."""
+    """An `ActorCritic` of two plain MLPs; make it only where `fits` says so. Gradients are the means of all ranks'."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: ActorCritic, ranks: Ranks = ALONE) -> None:
         super().__init__(paired_order(policy))
         assert isinstance(policy.actor, MLP)
         assert policy.head.layer is not None
-        self._policy = policy
+        self._policy, self._ranks = policy, ranks
         self._activation = ACTIVATIONS[activation_of(policy.actor)]  # type: ignore[index]
         self.tensor.grad = torch.zeros_like(self.tensor)
         self._values, self._grads, self._taken = self.tensor.data.numpy(), self.tensor.grad.numpy(), 0
@@ -134,6 +135,8 @@ class PairedActorCritic(FlatParameters):
         if by_log_std is not None:
             self._log_std_grad[:] = by_log_std
         self._backward(by_output, value_grad[:, None])
+        if self._ranks.size > 1:
+            self._ranks.mean_(self.tensor.grad)  # type: ignore[arg-type]  # whose memory the arrays share
         norm = np.sqrt(self._grads @ self._grads)
         if max_norm is not None and norm > max_norm:
             self._grads *= max_norm / norm

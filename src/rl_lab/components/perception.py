@@ -17,7 +17,21 @@ from rl_lab.components.memory import Memory
 from rl_lab.components.mlp import MLP
 from rl_lab.components.normalizer import RunningNormalizer
 from rl_lab.components.observation import ObservationReader
-from rl_lab.core import Actions, Batch, Box, Carry, ConfigError, EnvSpec, Observation, Space, Tree, flat_dim, tree_map
+from rl_lab.core import (
+    Actions,
+    Batch,
+    Box,
+    Carry,
+    ConfigError,
+    Discrete,
+    EnvSpec,
+    Observation,
+    Space,
+    Tree,
+    flat_dim,
+    tree_map,
+)
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.ops.augmentation import random_shift
 
 CARRY = "carry"  # what act records beside an action when there is a memory
@@ -57,6 +71,7 @@ class Perception(nn.Module):
         components: `encoder` and `memory`, where there are.
         normalize_observations: Normalise vectors by running statistics of the batches.
         shift_pad: Pixels by which images of a batch are moved at random; 0: none.
+        ranks: Whose batches the statistics are of.
     """
 
     def __init__(
@@ -66,6 +81,7 @@ class Perception(nn.Module):
         *,
         normalize_observations: bool = False,
         shift_pad: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         self.encoder = components.get("encoder")
@@ -77,7 +93,7 @@ class Perception(nn.Module):
             )
         if self.encoder is None and not self.read.is_vector:
             raise ConfigError("components.encoder: images need one (such as CNN)")
-        self.normalizer = RunningNormalizer((self.read.dim,)) if normalize_observations else None
+        self.normalizer = RunningNormalizer((self.read.dim,), ranks=ranks) if normalize_observations else None
         self._shift_pad = shift_pad
 
     @property
@@ -213,8 +229,11 @@ def reject_ensemble(name: str, trunk: nn.Module) -> None:
         raise ConfigError(f"components.{name}: needs one network (such as MLP), not an EnsembleMLP")
 
 
-def reject_widths(perception: Perception, space: Space, **trunks: nn.Module) -> None:
-    """Raise when the trunk of an actor or of critics does not read what it will be given; only critics may be many."""
+def reject_widths(perception: Perception, space: Space, *, has_kinds: bool = False, **trunks: nn.Module) -> None:
+    """Raise when the trunk of an actor or of critics does not read what it will be given; only critics may be many.
+
+    `has_kinds`: there are critics for continuous and for discrete actions, and one may be in the other's place.
+    """
     for name, trunk in trunks.items():
         if name != "critic":
             reject_ensemble(name, trunk)
@@ -222,13 +241,28 @@ def reject_widths(perception: Perception, space: Space, **trunks: nn.Module) -> 
         given = [f"{perception.output_dim} features", *([f"{flat_dim(space)} of the action"] if reads_action else [])]
         wanted = perception.output_dim + (flat_dim(space) if reads_action else 0)
         if isinstance(trunk, MLP | EnsembleMLP) and trunk.input_dim != wanted:
+            kind = _kind_hint(space, trunk.input_dim - perception.output_dim) if has_kinds and name == "critic" else ""
             raise ConfigError(
-                f"components.{name}.input_dim: must be {wanted} ({' and '.join(given)}), not {trunk.input_dim}"
+                f"components.{name}.input_dim: must be {wanted} ({' and '.join(given)}), not {trunk.input_dim}{kind}"
             )
 
 
-def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of `values` [..., R] over its last dimension; rows of weight 0 do not count."""
+def _kind_hint(space: Space, width: int) -> str:
+    """Return what to take instead of critics for the other kind of action; nothing where they are for neither."""
+    if isinstance(space, Box) and width == 0:
+        return ", as for discrete actions: these are continuous (preset sac; workflows SAC, SQL, TD3, PPO)"
+    if isinstance(space, Discrete) and width == flat_dim(space):
+        return ", as for continuous actions: these are discrete (preset sac_discrete; workflows SAC, DQN, PPO)"
+    return ""
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
+    """Return the mean of `values` [..., R] over its last dimension; rows of weight 0 do not count.
+
+    The mean of what `ranks` get is the one over all of their rows, however many of each count.
+    """
     if weights is None:
         return values.mean(-1)
-    return (values * weights).sum(-1) / (weights != 0).sum().clamp_min(1)
+    count = (weights != 0).sum()
+    count = count if ranks.size == 1 else ranks.mean_(count.to(values.dtype))
+    return (values * weights).sum(-1) / count.clamp_min(1)

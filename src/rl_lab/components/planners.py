@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.searches import ChoiceSearch, MixedSearch, NumberSearch, Search, open_centre, reopened
-from rl_lab.core import ConfigError
-from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
+from rl_lab.core import ConfigError, EnvSpec
+from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 from rl_lab.ops.distributions import gumbel_perturbed
 
 Rollout = Callable[[Tensor], Tensor]  # sequences of actions [H, N, K, A] -> what each is worth, [N, K]
 WORST = -1e30  # what a sequence is worth whose worth is not a number; finite, so that differences are numbers
+WIDE = 20  # numbers of an action for which TD-MPC2 plans more rounds; tdmpc2/tdmpc2.py
 MIN_VARIANCE = 1e-6  # of a refitted normal of CEM; planet/control/planning.py
 
 
@@ -48,6 +49,7 @@ class Planner(nn.Module):
 
     momentum = 0.0  # share of a round's centre that the next one keeps
     min_std = 0.0  # smallest standard deviation of a round
+    wide_iterations = 0  # further rounds for wide actions
 
     def __init__(
         self,
@@ -68,6 +70,19 @@ class Planner(nn.Module):
     def initial_belief(self, num_envs: int, actions: ModelActions, device: torch.device) -> Tensor | None:
         """Return what an episode begins with, [N, H, A]; None when every search begins anew."""
         return open_centre(actions, (num_envs, self.horizon), device).clone() if self.warm_start else None
+
+    def reject_horizon(self, spec: EnvSpec) -> None:
+        """Raise when plans would be longer than any episode."""
+        limit = spec.max_episode_steps
+        if limit is not None and self.horizon > limit:
+            raise ConfigError(
+                f"components.planner.horizon: {self.horizon} env steps ahead are more than an episode of {spec.id!r} "
+                f"has ({limit})"
+            )
+
+    def num_rounds(self, actions: ModelActions) -> int:
+        """Return how many rounds a search for such actions has."""
+        return self.num_iterations + (self.wide_iterations if actions.dim >= WIDE else 0)
 
     def plan(
         self,
@@ -95,7 +110,7 @@ class Planner(nn.Module):
         if belief is not None and self.warm_start:
             centre = self._warm(whole, belief, is_first, actions)
         search = self._search(centre[:steps], actions, mask, min_std)
-        for _ in range(self.num_iterations):
+        for _ in range(self.num_rounds(actions)):
             candidates = search.draw(self.num_candidates)
             if proposals is not None:
                 candidates = torch.cat([proposals, candidates], 2)
@@ -175,6 +190,7 @@ class MPPI(Planner):
         num_candidates: Sequences drawn per round; proposals come on top.
         num_elites: Best of them, to which the next round is fitted.
         num_iterations: Rounds.
+        wide_iterations: Further rounds where an action is 20 numbers or more (TD-MPC2: 2).
         temperature: How much a better elite outweighs others, per unit of worth; 0: not at all.
         min_std: Smallest standard deviation of a round, actions being in [-1, 1].
         max_std: Largest one, and that of the first round.
@@ -190,6 +206,7 @@ class MPPI(Planner):
         num_elites: Count = 64,
         num_iterations: Count = 6,
         *,
+        wide_iterations: Natural = 0,
         temperature: NonNegative = 0.5,
         min_std: NonNegative = 0.05,
         max_std: Positive = 2.0,
@@ -201,7 +218,7 @@ class MPPI(Planner):
             raise ConfigError(f"min_std: {min_std} is more than max_std={max_std}")
         super().__init__(horizon, num_candidates, num_elites, num_iterations, warm_start, max_std)
         self.temperature, self.min_std, self.max_std = temperature, min_std, max_std
-        self.momentum, self.execute = momentum, execute
+        self.momentum, self.execute, self.wide_iterations = momentum, execute, wide_iterations
 
     def _weights(self, worth: Tensor) -> Tensor:
         return (self.temperature * (worth - worth[:, :1])).softmax(-1)

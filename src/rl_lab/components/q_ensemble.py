@@ -14,7 +14,7 @@ from rl_lab.components.layers import LayerStyle, initialize
 from rl_lab.components.learner import frozen
 from rl_lab.components.mlp import activation_module
 from rl_lab.components.precision import in_float32
-from rl_lab.components.return_scale import HIGH, LOW, quantile
+from rl_lab.components.return_scale import HIGH, LOW, Scale, quantile
 from rl_lab.components.scalar_heads import ScalarHead, ScalarKind
 from rl_lab.core import ConfigError
 from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
@@ -126,7 +126,7 @@ class QLayer(nn.Module):
         return self.activation(x if self.norm is None else self.norm(x, members))
 
 
-class ValueScale(nn.Module):
+class ValueScale(Scale):
     """The spread of values, by which TD-MPC2 divides them: follows the range of 5 to 95 % by a moving average.
 
     Args:
@@ -143,7 +143,7 @@ class ValueScale(nn.Module):
     @torch.no_grad()
     def forward(self, values: Tensor) -> Tensor:
         """Take values [n] into account; return the scale, which never begins below 1."""
-        ordered = values.detach().float().sort().values
+        ordered = self.ranks.cat(values.detach()).float().sort().values
         spread = (quantile(ordered, HIGH) - quantile(ordered, LOW)).clamp(min=1.0)
         self.value.lerp_(spread, self.rate)
         return self.value.clone()

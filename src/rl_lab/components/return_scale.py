@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from rl_lab.core import WorkflowContext
+from rl_lab.core.context import F, as_it_is
+from rl_lab.core.ranks import ALONE, Ranks
+
 LOW, HIGH = 0.05, 0.95  # quantiles
 
 
-class ReturnScale(nn.Module):
+class Scale(nn.Module):
+    """What is made of the numbers of a batch, those of all ranks.
+
+    Attributes:
+        ranks: Whose numbers it follows.
+    """
+
+    ranks: Ranks = ALONE
+
+
+def follow_all_ranks(scale: Scale | None, context: WorkflowContext) -> Callable[[F], F]:
+    """Let a scale, if there is one, follow all ranks; return what fuses functions that call it.
+
+    Where there are several ranks nothing does: what is compiled cannot wait for others.
+    """
+    if scale is None or context.ranks.size == 1:
+        return context.fuse
+    scale.ranks = context.ranks
+    return as_it_is
+
+
+class ReturnScale(Scale):
     """Follows the range between the 5th and the 95th percentile of returns by a moving average.
 
     Args:
@@ -30,7 +56,7 @@ class ReturnScale(nn.Module):
     @torch.no_grad()
     def forward(self, returns: Tensor) -> tuple[Tensor, Tensor]:
         """Take a batch of returns into account; return offset and scale."""
-        ordered = returns.detach().flatten().float().sort().values
+        ordered = self.ranks.cat(returns.detach().flatten()).float().sort().values
         self.low.copy_(torch.lerp(self.low, quantile(ordered, LOW), self.rate))
         self.high.copy_(torch.lerp(self.high, quantile(ordered, HIGH), self.rate))
         return self.low.clone(), (self.high - self.low).clamp(min=self.limit)

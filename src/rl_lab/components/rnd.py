@@ -60,8 +60,8 @@ class RND(Extension):
     def bind(self, context: WorkflowContext, policy: ActorCritic, read: Read) -> None:
         """Build the two networks and the optimiser."""
         self._read = VectorReader(context.spec.observation, self.key, "components.rnd")
-        self.normalizer = RunningNormalizer((self._read.dim,), clip=CLIP)
-        self.scaler = RewardScaler(context.num_envs, self.gamma)
+        self.normalizer = RunningNormalizer((self._read.dim,), clip=CLIP, ranks=context.ranks)
+        self.scaler = RewardScaler(context.num_envs, self.gamma, ranks=context.ranks)
         self.target, self.predictor = self._network().requires_grad_(False), self._network()
         self.to(context.device)
         self._learner = Learner(context, "rnd", self.predictor.parameters(), lr=self.learning_rate)

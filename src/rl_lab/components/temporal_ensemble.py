@@ -65,6 +65,10 @@ class TemporalEnsemble:
         after = {"means": _moved_on(means), "counts": _moved_on(counts + 1)}
         return self._code.to_environment(means[:, 0]), {"observations": seen, **after}
 
+    def interrupted(self, carry: Carry, is_over: Tensor) -> Carry:
+        """Return the carry without any plans where [N] somebody else has acted."""
+        return {**carry, "counts": carry["counts"].masked_fill(is_over[:, None], 0)}
+
 
 def _moved_on(steps: Tensor) -> Tensor:
     """Return what lies ahead [N, length, ...] one step later."""

@@ -180,6 +180,8 @@ class WorldModel(nn.Module):
         if self.cont_head is not None:
             goes_on = self.cont_target * (~is_terminal).to(rewards.dtype)
             terms["cont"] = self.cont_scale * self.cont_head.losses(self.cont_head(features), goes_on).mean()
+        else:
+            metrics["unmodelled_ends"] = is_terminal.float().mean()
         return terms, features, metrics
 
     def _kl_losses(self, observed: Observed) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

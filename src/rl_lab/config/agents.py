@@ -12,6 +12,7 @@ from rl_lab.config.binding import bind
 from rl_lab.config.targets import Targets
 from rl_lab.core.context import Named, WorkflowContext
 from rl_lab.core.errors import ConfigError
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import RngStreams, isolated_rng
 from rl_lab.core.seeds import stack_agents
 from rl_lab.core.spaces import EnvSpec
@@ -50,11 +51,12 @@ def bind_agents(
     num_envs: int,
     device: torch.device,
     static: StaticSteps,
+    ranks: Ranks = ALONE,
 ) -> tuple[WorkflowContext, Workflow]:
     """Build the agents as runs with their seeds would, and make one of them that is all; `num_envs` are all theirs."""
     num, seed = config["experiment"]["num_seeds"], config["experiment"]["seed"]
     own = num_envs // num
-    context, workflow = bind(config, targets, spec=spec, num_envs=own, device=device, static=static)
+    context, workflow = bind(config, targets, spec=spec, num_envs=own, device=device, static=static, ranks=ranks)
     if num == 1:
         return context, workflow
     made = [(context, workflow)]

@@ -11,6 +11,7 @@ from rl_lab.config.targets import Supply, Targets
 from rl_lab.config.validate import read_phases
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
 from rl_lab.core.phase import COLLECT, Phase
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import RngStreams
 from rl_lab.core.seeds import Seeds
 from rl_lab.core.spaces import Box, Discrete, EnvSpec, MultiDiscrete, flat_dim
@@ -27,12 +28,13 @@ def bind(
     device: torch.device,
     static: StaticSteps,
     agent: int = 0,
+    ranks: Ranks = ALONE,
 ) -> tuple[WorkflowContext, Workflow]:
     """Build components, buffers and workflow for an environment of this spec, and bring them together.
 
     `agent` is its number where several are trained as one; `num_envs` are its own environments.
     """
-    rng, phases = RngStreams(config["experiment"]["seed"] + agent), read_phases(config, targets)
+    rng, phases = RngStreams(config["experiment"]["seed"] + agent, ranks.rank), read_phases(config, targets)
     with device:
         context = WorkflowContext(
             config=config,
@@ -47,6 +49,7 @@ def bind(
             static=static,
             fuse=static.fuse,
             seeds=Seeds(config["experiment"]["num_seeds"]),
+            ranks=ranks,
         )
         workflow: Workflow = targets.instantiate("workflow", {**config["workflow"], **config["algorithm"]})
         workflow.initialize(context)

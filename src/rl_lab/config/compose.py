@@ -15,31 +15,37 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from rl_lab.config import monorepo
 from rl_lab.config.budget import apply_caps
-from rl_lab.config.overrides import addable, parse_overrides, unknown_option
+from rl_lab.config.circles import circle_error
+from rl_lab.config.debugging import imply_debug
+from rl_lab.config.overrides import addable, parse_overrides, spelled_out, unknown_option
 from rl_lab.config.resolvers import register_resolvers
 from rl_lab.config.schema import defaults
-from rl_lab.config.softlearning.translate import translate
+from rl_lab.config.softlearning import translate as softlearning
 from rl_lab.config.targets import Pending
-from rl_lab.config.trees import config_trees, group_files, group_names
+from rl_lab.config.trees import ConfigDir, config_trees, group_files, group_names
 from rl_lab.core.errors import ConfigError, unknown_name
 
 DIMS = "_dims"
 
 
-def compose(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> DictConfig:
+def compose(overrides: Sequence[str] = (), config_dir: ConfigDir = None) -> DictConfig:
     """Return the composed config with the budget's caps applied; not yet resolved, not yet validated."""
     register_resolvers()
     trees = config_trees(config_dir)
-    chosen = addable(overrides, group_names(trees))
+    chosen = addable(spelled_out(overrides), group_names(trees))
     said = [parsed for parsed in parse_overrides(chosen) if parsed.type is OverrideType.FORCE_ADD]  # no group's choice
-    given = translate(_compose(chosen, trees), lambda groups: _compose(groups, trees), said)
+    given = _compose(chosen, trees)
+    for system in (monorepo, softlearning):  # configs in the words of other systems
+        given = system.translate(given, lambda groups: _compose(groups, trees), said)
     config = OmegaConf.merge(OmegaConf.create(defaults()), given)
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, False)
     if OmegaConf.is_missing(config.experiment, "name"):
         choices = ", ".join(sorted(group_files("experiment", config_dir)))
         raise ConfigError(f"experiment.name: missing; choose an experiment with +experiment=NAME (choices: {choices})")
+    imply_debug(config, {parsed.key_or_group for parsed in parse_overrides(chosen)})
     return apply_caps(config)
 
 
@@ -53,6 +59,8 @@ def _compose(overrides: list[str], trees: Sequence[Path]) -> DictConfig:
             return hydra_compose("config", overrides=[*searchpath, *overrides])
     except MissingConfigException as error:
         raise _missing_config(error, trees) from error
+    except RecursionError:
+        raise circle_error(parse_overrides(overrides), trees) from None
     except HydraException as error:
         return _compose_added(error, overrides, trees)
     except OmegaConfBaseException as error:

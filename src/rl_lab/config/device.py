@@ -10,17 +10,16 @@ from typing import Any
 import torch
 
 from rl_lab.core.errors import ConfigError
+from rl_lab.distributed.process_group import local_rank
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of `experiment.device`; `auto` is the first GPU when there is one."""
+    """Return the device of `experiment.device`; `auto` is this process's GPU, the first one, when there is one."""
     count = torch.cuda.device_count()
-    if name == "auto":
-        return torch.device("cuda", 0) if count else torch.device("cpu")
-    device = torch.device(name)
+    device = torch.device(("cuda" if count else "cpu") if name == "auto" else name)
     if device.type != "cuda":
         return device
-    if (index := device.index or 0) >= count:
+    if (index := local_rank() if device.index is None else device.index) >= count:
         choices = ", ".join(["auto", "cpu", *(f"cuda:{index}" for index in range(count))])
         raise ConfigError(f"experiment.device: {name!r} is not on this machine (choices: {choices})")
     return torch.device("cuda", index)  # with a number: torch.cuda takes no other
@@ -40,6 +39,7 @@ def prepare_torch(experiment: Mapping[str, Any]) -> torch.device:
         raise ConfigError("experiment.precision: tf32 needs a GPU (choices: float32, bfloat16)")
     torch.backends.cuda.matmul.allow_tf32 = experiment["precision"] != "float32"
     torch.use_deterministic_algorithms(experiment["deterministic"])
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
     torch.backends.cudnn.benchmark = not experiment["deterministic"]
     return device
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
+from rl_lab.core.ranks import Ranks
 from rl_lab.orchestration.static_step import StaticSteps, choose_execution
 
 COMPILABLE = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
@@ -24,6 +25,18 @@ def settle_execution(
     static.execution = choose_execution(
         config["experiment"]["compile"], device, num_updates=updates, has_parts=static.num_parts > 0
     )
+
+
+def reject_compiled_ranks(config: Mapping[str, Any], static: StaticSteps, ranks: Ranks) -> None:
+    """Raise when updates shall be compiled that speak with other processes; `auto` then runs eager."""
+    if static.execution != "compiled" or ranks.size == 1:
+        return
+    static.execution = "eager"
+    if config["experiment"]["compile"] != "auto":
+        raise ConfigError(
+            f"experiment.compile: compiled updates cannot join the gradients of {ranks.size} processes "
+            "(choices: auto, eager; captured on GPUs)"
+        )
 
 
 def _updates(phase: Phase, num_envs: int) -> float:
@@ -80,9 +93,12 @@ def reject_uncapturable(
 def _is_capturable(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a replay does all that a step does: the optimiser counts nothing on the host.
 
-    SGD counts nothing at all; one that does not know the option must have all its state on the device from the start.
+    SGD counts nothing at all, but reads a rate that is a tensor. One that does not know the option must have all its
+    state on the device from the start.
     """
-    if isinstance(optimizer, torch.optim.SGD) or all("capturable" in group for group in optimizer.param_groups):
+    if isinstance(optimizer, torch.optim.SGD):
+        return not any(isinstance(group["lr"], Tensor) for group in optimizer.param_groups)
+    if all("capturable" in group for group in optimizer.param_groups):
         return True
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return all(p in optimizer.state and _is_beside(p, optimizer.state[p].values()) for p in parameters)

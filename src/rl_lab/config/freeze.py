@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rl_lab.config.schema import SCHEMA_VERSION
+from rl_lab.config.schema import BLOCKS, SCHEMA_VERSION
 from rl_lab.core.errors import ConfigError
 
 Frozen = Mapping[str, Any]
@@ -21,6 +21,10 @@ NOT_HASHED = (
     ("logging", "tensorboard"),
     ("logging", "csv"),
     ("logging", "wandb"),
+    ("alerts", "channels"),
+    ("alerts", "file"),
+    ("alerts", "webhook"),
+    ("logging", "hash_chain"),
 )
 
 # MIGRATIONS[i] turns a config of version i + 1 into one of version i + 2.
@@ -51,11 +55,19 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def migrate(config: Mapping[str, Any], source: str = "the config") -> dict[str, Any]:
-    """Return `config` in today's layout; one from a newer version of the lab is refused."""
+    """Return `config` in today's layout, with today's options at their defaults; that of a newer lab is refused."""
     tree = thaw(config)
     version = tree.get("schema_version", SCHEMA_VERSION)
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         raise ConfigError(f"{source}: schema_version {version!r} is not known (this lab reads 1 to {SCHEMA_VERSION})")
     for step in MIGRATIONS[version - 1 :]:
         tree = step(tree)
-    return {**tree, "schema_version": SCHEMA_VERSION}
+    return {**{block: _filled(block, values) for block, values in tree.items()}, "schema_version": SCHEMA_VERSION}
+
+
+def _filled(block: str, values: Any) -> Any:
+    """Return a block with the options that were added since, as runs have always had them."""
+    if block not in BLOCKS or not isinstance(values, Mapping):
+        return values
+    fields = BLOCKS[block].model_fields
+    return {key: thaw(field.default) for key, field in fields.items() if not field.is_required()} | dict(values)

@@ -17,6 +17,7 @@ import torch
 from rl_lab.config.free_memory import free_host_memory
 from rl_lab.core.buffer import Buffer, Footprint
 from rl_lab.core.errors import ConfigError
+from rl_lab.distributed.process_group import num_beside
 from rl_lab.tracking.segments import PREFIX
 
 DISK = "disk"
@@ -25,10 +26,22 @@ _ON_DISK = 2  # times: mapped rows, and those of the last checkpoint; older ones
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
+class NoRoom(ConfigError):
+    """Buffers do not fit into one place.
+
+    Attributes:
+        fitting: By key of the config, the largest capacities that would.
+    """
+
+    def __init__(self, message: str, fitting: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.fitting = dict(fitting)
+
+
 def check_room(
     buffers: Mapping[str, Buffer], nodes: Mapping[str, Any], root: Path, run: Path | None = None
 ) -> list[str]:
-    """Return a line on the size of each buffer that knows it, or raise a ConfigError when they do not fit.
+    """Return a line on the size of each buffer that knows it, or raise NoRoom when they do not fit.
 
     `nodes` are the buffers' config. Files go under `root`; those that an earlier process of `run` left there are room
     already taken, not wanted again.
@@ -41,12 +54,14 @@ def check_room(
             group[path] = _joined(group[path], footprint) if path in group else footprint
     for place, group in places.items():
         free = _free(place, root, run)
+        if free is not None and not place.startswith("cuda"):
+            free //= num_beside()  # each has buffers of its own
         if free is not None and sum(map(_bytes_there, group.values())) > free:
             keys = {
                 path: footprint.sized_by or capacity_key(f"buffers.{path}", _node(nodes, path))
                 for path, footprint in group.items()
             }
-            raise ConfigError(_refusal(place, group, free, keys))
+            raise _refusal(place, group, free, keys)
     return [_line(path, footprint) for group in places.values() for path, footprint in group.items()]
 
 
@@ -100,7 +115,7 @@ def _bytes_there(footprint: Footprint) -> int:
     return footprint.num_bytes * (_ON_DISK if is_twice else 1)
 
 
-def _refusal(place: str, group: Mapping[str, Footprint], free: int, keys: Mapping[str, str]) -> str:
+def _refusal(place: str, group: Mapping[str, Footprint], free: int, keys: Mapping[str, str]) -> NoRoom:
     """Say what the largest buffer of those in one place would have to be; each of them when one alone cannot yield."""
     sizes = {name: _bytes_there(footprint) for name, footprint in group.items()}
     largest = max(sizes, key=lambda name: sizes[name])
@@ -115,7 +130,8 @@ def _refusal(place: str, group: Mapping[str, Footprint], free: int, keys: Mappin
     beside = f" beside {human(others)} of other buffers" if others and len(fitting) == 1 else ""
     most = {name: room * group[name].capacity // sizes[name] for name, room in fitting.items()}
     listed = ", ".join(f"{keys[name]}={count}" for name, count in most.items())
-    return f"{wanted}, does not fit{beside} into the {human(free)} that are free on {place}; at most {listed}"
+    text = f"{wanted}, does not fit{beside} into the {human(free)} that are free on {place}; at most {listed}"
+    return NoRoom(text, {keys[name]: count for name, count in most.items()})
 
 
 def _place(footprint: Footprint) -> str:

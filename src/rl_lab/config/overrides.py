@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,6 +12,7 @@ from hydra.errors import HydraException
 from rl_lab.core.errors import ConfigError, UsageError, unknown_name
 
 SEED = "experiment.seed"
+_SHORT = re.compile(r"^(?P<sign>\+{0,2})(?P<key>debug|devices)=")  # of the block `experiment`
 _EXAMPLES = "expected key=value, +group=option or ~key"
 
 
@@ -44,6 +46,11 @@ def expand_seeds(overrides: Sequence[str], seeds: str | None = None) -> list[lis
         else:
             raise UsageError(f"{text}: only {SEED} takes a comma list; write a list as {parsed.key_or_group}=[...]")
     return lists
+
+
+def spelled_out(overrides: Iterable[str]) -> list[str]:
+    """Return the overrides with short forms in full: `debug=true` is `experiment.debug=true`, so is `devices=2`."""
+    return [_SHORT.sub(r"\g<sign>experiment.\g<key>=", text) for text in overrides]
 
 
 def addable(overrides: Sequence[str], groups: Iterable[str]) -> list[str]:

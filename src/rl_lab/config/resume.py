@@ -13,16 +13,21 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rl_lab.config.changes import Change, check_exact
+from rl_lab.config.budget import apply_caps
+from rl_lab.config.changes import Change, check_exact, check_fork
 from rl_lab.config.compose import one_line
+from rl_lab.config.debugging import imply_debug, is_debug
 from rl_lab.config.freeze import migrate, thaw
-from rl_lab.config.overrides import parse_overrides
+from rl_lab.config.overrides import parse_overrides, spelled_out
 from rl_lab.config.resolvers import register_resolvers
 from rl_lab.config.schema import ResumeMode
 from rl_lab.core.errors import CheckpointError, ConfigError, RunDirectoryError
+from rl_lab.core.ranks import ALONE, Ranks
+from rl_lab.orchestration.hand_off import fitting
 from rl_lab.orchestration.orchestrator import Orchestrator
 from rl_lab.tracking.checkpoint import CheckpointStore, Loaded
-from rl_lab.tracking.checkpoint_files import SCHEMA_VERSION
+from rl_lab.tracking.checkpoint_migrations import untranslated
+from rl_lab.tracking.jsonl import read_rows
 from rl_lab.tracking.manifest import versions
 from rl_lab.tracking.run_directory import RunDirectory
 
@@ -30,9 +35,11 @@ if TYPE_CHECKING:
     from rl_lab.config.build import Parts  # which reads the config of a teacher's run here
 
 COMPOSED = "composed.yaml"  # the config with its interpolations, beside the resolved config.yaml
+GOES_ON = ("exact", "fork")  # modes that take all of a checkpoint
 NUMERIC = ("rl_lab", "torch", "numpy", "gymnasium", "mujoco", "ale-py")  # whose versions change numbers
 DROPPED: dict[ResumeMode, str] = {
     "exact": "nothing",
+    "fork": "options of optimisers and what alerts remember",
     "warm_start": "optimisers, counters, phases, buffers, environment and random state",
     "warm_start_optimizer": "counters, phases, buffers, environment and random state",
 }
@@ -80,8 +87,13 @@ def recompose(run: RunDirectory, overrides: Sequence[str] = ()) -> DictConfig:
     tree = _load_yaml(composed.read_text(), composed) if composed.is_file() else read_config(run)
     config = OmegaConf.create(migrate(tree, str(run.path)))
     assert isinstance(config, DictConfig)
-    for text, override in zip(overrides, parse_overrides(overrides), strict=True):
+    was_debug, given = is_debug(config), spelled_out(overrides)
+    parsed = parse_overrides(given)
+    for text, override in zip(given, parsed, strict=True):
         _apply(config, text, override)
+    if is_debug(config) and not was_debug:
+        imply_debug(config, {override.key_or_group for override in parsed})
+        apply_caps(config)
     return config
 
 
@@ -106,37 +118,85 @@ def find_start(path: Path | str, mode: ResumeMode, parts: Sequence[str] | None =
 
 
 def check_start(start: Start, parts: Parts) -> Start:
-    """Refuse early: nothing to start from, and on an exact resume another computation or a lost environment."""
+    """Refuse early: nothing to start from, and where more than weights is taken another computation or lost state."""
+    reject_cleaned(start.source, start.mode)
     if start.checkpoint is not None and not (start.checkpoint / "MANIFEST.json").is_file():
         raise CheckpointError(f"no checkpoint at {start.checkpoint} (expected a directory with MANIFEST.json)")
     if start.checkpoint is None and not has_checkpoints(start.source):
         raise CheckpointError(f"no checkpoint in {start.source.checkpoints}: nothing was saved before it ended")
-    if start.mode != "exact":
+    if start.mode not in GOES_ON:
         return start
     manifest = start.source.read_manifest()
-    if not parts.env.spec.exact_resume or manifest.get("exact_resume") is False:
+    if not restores_exactly(parts) or manifest.get("exact_resume") is False:
         raise CheckpointError(
             f"environment {parts.env.spec.id!r} cannot be restored exactly (exact_resume: false); "
             "start from the weights with mode warm_start or warm_start_optimizer"
         )
     made_on, device = manifest.get("device"), str(parts.context.device)
-    if made_on not in (None, device):
+    if parts.context.ranks.is_first and made_on not in (None, device):  # others have GPUs of their own
         raise CheckpointError(
             f"experiment.device: the run was made on {made_on!r} and is exact only there, not on {device!r}"
         )
     _reject_older(start)
-    changes = check_exact(read_config(start.source), parts.config)
+    check = check_exact if start.mode == "exact" else check_fork
+    changes = check(read_config(start.source), parts.config)
     return Start(start.source, start.mode, start.checkpoint, changes=changes)
 
 
+def reject_cleaned(run: RunDirectory, mode: ResumeMode = "exact") -> None:
+    """Refuse a run of which `lab runs clean` has dropped what this start needs: its metrics must not begin anew."""
+    extent = (run.read_manifest().get("cleaned") or {}).get("extent")
+    if extent == "checkpoints":
+        raise CheckpointError(f"{run.path} was cleaned: its checkpoints are gone; `lab train --from-run` begins anew")
+    if extent == "buffers" and mode in GOES_ON:
+        raise CheckpointError(
+            f"{run.path} was cleaned: its buffers are gone and it cannot be resumed exactly; "
+            "start from the weights with mode warm_start or warm_start_optimizer"
+        )
+
+
+def reject_lost(run: RunDirectory, wanted: Start | None) -> None:
+    """Refuse a run whose checkpoints are gone: it would begin anew and drop the metrics and events it has.
+
+    Args:
+        run: A run without a checkpoint.
+        wanted: What its config says that it begins with.
+    """
+    is_done = run.read_status() == "done" and (run.summary_file.is_file() or run.metrics_file.is_file())
+    if is_done or _had_checkpoints(run, wanted):
+        state = "is done" if is_done else "had some"
+        raise CheckpointError(
+            f"no checkpoint in {run.checkpoints}, but the run {state}: it cannot go on, and nothing was changed; "
+            "`lab train --from-run` begins anew"
+        )
+
+
+def _had_checkpoints(run: RunDirectory, wanted: Start | None) -> bool:
+    """Return whether the events name a checkpoint of the run's own; a fork begins with those of its source."""
+    had = False
+    for event in read_rows(run.events_file):
+        if event.get("kind") == "checkpoint":
+            had = True
+        elif event.get("kind") == "resume":
+            is_inside = run.checkpoints in Path(str(event.get("checkpoint"))).parents
+            had = is_inside or (event.get("mode") == "exact" and wanted is None)  # it may have been moved since
+    return had
+
+
+def restores_exactly(parts: Parts) -> bool:
+    """Return whether what the run collects in comes back as it was; what actors have sent is in a log."""
+    return parts.env.spec.exact_resume or parts.config["transport"]["kind"] in ("host", "network")
+
+
 def _reject_older(start: Start) -> None:
-    """Refuse a checkpoint in which more than the weights is laid out in another way."""
+    """Refuse a checkpoint of which more than the weights cannot be brought into today's layout."""
     entries = CheckpointStore(start.source.checkpoints).entries()
     wanted = [each for each in entries if start.checkpoint is None or each.path.name == start.checkpoint.name]
-    if wanted and wanted[-1].schema_version < SCHEMA_VERSION:
+    if wanted and (lost := untranslated(wanted[-1].schema_version)):
         raise CheckpointError(
-            f"checkpoint {wanted[-1].path} was made by an older lab and cannot be resumed exactly; "
-            "start from the weights with mode warm_start or warm_start_optimizer, or train anew"
+            f"checkpoint {wanted[-1].path} was made by an older lab and cannot be resumed exactly ({lost} cannot be "
+            "brought into today's layout); start from the weights with mode warm_start or warm_start_optimizer, or "
+            "train anew"
         )
 
 
@@ -145,10 +205,24 @@ def has_checkpoints(run: RunDirectory) -> bool:
     return any(path.is_dir() and path.name.isdigit() for path in run.checkpoints.glob("*"))
 
 
-def load_start(start: Start) -> Loaded:
-    """Read and verify the checkpoint a run starts from."""
-    store = CheckpointStore(start.source.checkpoints)
-    return store.load(start.checkpoint) if start.checkpoint else store.load_newest()
+def load_start(start: Start, ranks: Ranks = ALONE) -> Loaded:
+    """Read and verify the checkpoint a run starts from; who takes all of it needs what each rank had of its own."""
+    goes_on = start.mode in GOES_ON
+    if start.checkpoint is not None:
+        return CheckpointStore.load(start.checkpoint, ranks if goes_on else ALONE)
+    if goes_on or ranks.size == 1:
+        return CheckpointStore(start.source.checkpoints, ranks=ranks).load_newest()
+    newest = CheckpointStore(start.source.checkpoints).load_newest()
+    return CheckpointStore.load(ranks.first(str(newest.path)))._replace(damaged=newest.damaged)
+
+
+def load_fitting(start: Start, parts: Parts) -> Loaded | None:
+    """Return the checkpoint that a warm start takes weights of, once they fit; other starts were compared by config."""
+    if start.mode in GOES_ON:
+        return None
+    loaded = load_start(start, parts.context.ranks)
+    fitting(parts.workflow, loaded.state["workflow"], start.parts)
+    return loaded
 
 
 def version_changes(run: RunDirectory) -> list[str]:
@@ -164,9 +238,10 @@ def version_changes(run: RunDirectory) -> list[str]:
 def restore(orchestrator: Orchestrator, run: RunDirectory, start: Start, loaded: Loaded) -> None:
     """Bring the checkpoint into the orchestrator and note in the run's events where it came from."""
     is_own = start.source.path == run.path
-    if start.mode == "exact" and not is_own:
-        for name in ("metrics_file", "events_file"):
-            shutil.copyfile(vars(start.source)[name], vars(run)[name])
+    if start.mode in GOES_ON and not is_own and orchestrator.context.ranks.is_first:
+        for name in ("metrics_file", "events_file", "step_chain_file", "update_chain_file"):
+            if (file := vars(start.source)[name]).is_file():
+                shutil.copyfile(file, vars(run)[name])
     orchestrator.restore(loaded.state, start.mode, is_own=is_own, parts=start.parts)
     if start.mode == "exact" and (changed := ", ".join(version_changes(start.source))):
         orchestrator.tracker.event(

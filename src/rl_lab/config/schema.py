@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from rl_lab.config.alerts import AlertsConfig
+from rl_lab.config.block import Block, Node
 from rl_lab.core.ranges import Count
 
 SCHEMA_VERSION = 1
 ROOT_DEFAULT = "${oc.env:LAB_EXPERIMENTS,experiments}"
 
-Node = dict[str, Any]  # a block whose keys are constructor arguments
-ResumeMode = Literal["exact", "warm_start", "warm_start_optimizer"]
-
-
-class Block(BaseModel):
-    """A block whose keys are all known: a typo is an error."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+ResumeMode = Literal["exact", "fork", "warm_start", "warm_start_optimizer"]
 
 
 class ExperimentConfig(Block):
@@ -33,6 +28,12 @@ class ExperimentConfig(Block):
         default=1,
         description="Agents that are trained as one, with seeds `seed`, `seed + 1` and so on, each in `num_envs` "
         "environments of its own (Dreamer); all counts of env steps are of each of them.",
+    )
+    devices: Count = Field(
+        default=1,
+        description="Processes that train the run together on this machine, each on a GPU of its own where there are "
+        "GPUs, with `num_envs` environments and `batch_size` rows of its own; under torchrun: as many as it started; "
+        "also `devices=2`.",
     )
     device: str = Field(
         default="auto",
@@ -57,12 +58,21 @@ class ExperimentConfig(Block):
     )
     tags: list[str] = Field(default=[], description="Free labels to find the run by.")
     deterministic: bool = Field(default=True, description="Let torch choose only deterministic algorithms.")
+    debug: bool = Field(default=False, description="Run it tiny, all checked and measured; also `debug=true`.")
+    fit_memory: bool = Field(default=False, description="Lower capacities of buffers that do not fit into memory.")
 
 
 class TeacherConfig(Block):
-    """A finished run whose policy shows this one what to do; `teacher_share` of a phase says how often it acts."""
+    """A finished run, or a script, that shows this one what to do; a phase's `teacher_share` says how often it acts."""
 
-    run: str = Field(description="Its directory, name or id, or the name of its experiment (the newest run of it).")
+    run: str | None = Field(
+        default=None, description="Its directory, name or id, or the name of its experiment (the newest run of it)."
+    )
+    expert: Node | None = Field(
+        default=None,
+        description="Instead of a run: a workflow that needs no weights, e.g. "
+        "{_target_: rl_lab.human.experts.InsertionExpert}.",
+    )
     checkpoint: str = Field(default="latest", description="latest (the newest whole one), best, or a name or path.")
     explore: bool = Field(default=False, description="Let it sample its actions instead of taking the most likely.")
     mix: Literal["step", "episode"] = Field(
@@ -113,12 +123,23 @@ class TrainingConfig(Block):
     num_eval_episodes: Count = Field(default=10, description="Episodes per evaluation.")
     eval_num_envs: Count = Field(default=10, description="Environment copies of their own that evaluation plays in.")
     eval_explore: bool = Field(default=False, description="Evaluate the exploring policy instead of the greedy one.")
+    video_frequency: Count | None = Field(
+        default=None,
+        description="Env steps between films of the policy, media/train_<env step>, in an environment of their own; "
+        "null: none.",
+    )
+    video_length: Count = Field(default=200, description="Steps of such a film.")
     teacher: TeacherConfig | None = Field(default=None, description="The run that this one learns from; null: none.")
+    operator: Node | None = Field(
+        default=None,
+        description="Who watches while data is collected and may take over, e.g. "
+        "{_target_: rl_lab.human.simulated.SimulatedHuman, expert: ...}; null: nobody.",
+    )
     resume_path: str | None = Field(default=None, description="Run or checkpoint directory that a new run starts from.")
     resume_mode: ResumeMode = Field(
         default="exact",
-        description="What is taken from resume_path: exact (everything), warm_start (weights) or "
-        "warm_start_optimizer (weights and optimisers).",
+        description="What is taken from resume_path: exact (everything), fork (everything, to go on with other options "
+        "of algorithm, optimisers and buffers), warm_start (weights) or warm_start_optimizer (weights and optimisers).",
     )
     resume_parts: list[str] | None = Field(
         default=None,
@@ -133,13 +154,85 @@ class LoggingConfig(Block):
     terminal: bool = Field(default=True, description="Live panel on a terminal, plain lines otherwise.")
     tensorboard: bool = Field(default=True, description="TensorBoard event files under tb/.")
     csv: bool = Field(default=False, description="Export metrics.csv at the end.")
-    wandb: bool = Field(default=False, description="Weights & Biases; needs the extra rl-lab[wandb].")
+    wandb: bool | str = Field(
+        default=False, description="Weights & Biases: true, or the name of a project; needs the extra rl-lab[wandb]."
+    )
     every_steps: Count | None = Field(
         default=2_000, description="Env steps between rows of metrics; null: by updates only."
     )
     every_updates: Count | None = Field(
         default=None, description="Gradient updates between rows of metrics; null: by steps only."
     )
+    hash_chain: Literal["none", "steps", "all"] = Field(
+        default="all", description="What `lab runs verify` compares at every step; all: steps, and updates' parameters."
+    )
+
+
+class TransportLimits(Block):
+    """What one peer may ask of the other."""
+
+    message_bytes: Count = Field(default=1 << 22, description="Of a message; twice a step must fit.")
+    unread_bytes: Count = Field(
+        default=1 << 28, description="Of steps that the learner has not read; then actors wait."
+    )
+    weights_bytes: Count = Field(default=1 << 34, description="Of a version of the weights.")
+    steps_per_s: float = Field(default=20_000.0, gt=0, description="Of one actor; more is slowed down.")
+    hellos_per_s: float = Field(default=5.0, gt=0, description="Of one actor; more are refused.")
+    actors: Count = Field(default=32, description="At a time.")
+
+
+class TransportConfig(Block):
+    """Actors that collect while a learner learns, and what lies between them; `kind: null` is one process without."""
+
+    kind: Literal["memory", "host", "network"] | None = Field(
+        default=None,
+        description="memory: actor and learner take turns in one process (lab train); host: processes of one machine; "
+        "network: over TCP (both: lab start, or lab learner and lab actor); null: an ordinary run.",
+    )
+    address: str | None = Field(
+        default=None,
+        description="network: HOST:PORT of the learner; host: path of its socket, null: one named after the run.",
+    )
+    directory: str | None = Field(
+        default=None,
+        description="Of an actor's spool and weights; null: actors/<name> in the run's directory, or where it starts.",
+    )
+    certificate: str | None = Field(
+        default=None, description="NAME.pem of lab certs; without one only this machine can be reached."
+    )
+    actor: str = Field(
+        default="actor",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="Name of an actor, the one in its certificate: letters, digits and any of _ . -",
+    )
+    actors: Count = Field(
+        default=1,
+        description="How many collect. Steps of one enter buffers as they come, those of several as whole episodes.",
+    )
+    publish_updates: Count = Field(default=50, description="Updates between two versions of the weights.")
+    publish: list[str] | None = Field(
+        default=None, description="Modules that actors need, such as [policy]; null: what the workflow broadcasts."
+    )
+    max_lead: Count | None = Field(
+        default=None,
+        description="Steps that an actor may be ahead of what the learner has taken while that is there; null: any, as "
+        "a robot keeps its own pace.",
+    )
+    inference: Literal["actor", "learner"] = Field(
+        default="actor", description="Where actions are computed: with weights on the actor, or by the learner."
+    )
+    chunk: Count = Field(default=1, description="Actions that the learner says at once: the action_horizon.")
+    prefetch: int = Field(
+        default=0, ge=0, description="Actions that are left when an actor asks for the next ones; less than chunk."
+    )
+    deadline_s: float = Field(
+        default=0.2, gt=0, description="How long an actor waits for the learner's actions before it holds the pose."
+    )
+    spool_bytes: Count = Field(default=1 << 33, description="Of steps that may wait on an actor; then it waits too.")
+    sync_every_step: bool = Field(
+        default=False, description="Let a step survive a power cut from the moment it is recorded."
+    )
+    limits: TransportLimits = Field(default=TransportLimits(), description="What one peer may ask of the other.")
 
 
 class BudgetConfig(Block):
@@ -174,14 +267,18 @@ class LabConfig(Block):
         description="Optimisers by name: `_target_` under torch.optim with `_partial_: true`; the rest by default.",
     )
     training: TrainingConfig
+    transport: TransportConfig = TransportConfig()
     logging: LoggingConfig = LoggingConfig()
+    alerts: AlertsConfig = AlertsConfig()
     budget: BudgetConfig = BudgetConfig()
 
 
 BLOCKS: dict[str, type[Block]] = {
     "experiment": ExperimentConfig,
     "training": TrainingConfig,
+    "transport": TransportConfig,
     "logging": LoggingConfig,
+    "alerts": AlertsConfig,
     "budget": BudgetConfig,
 }
 
@@ -192,7 +289,11 @@ def defaults() -> dict[str, Any]:
     for name in LabConfig.model_fields:
         if name in BLOCKS:
             fields = BLOCKS[name].model_fields
-            tree[name] = {key: "???" if field.is_required() else field.default for key, field in fields.items()}
+            tree[name] = {key: "???" if field.is_required() else _plain(field.default) for key, field in fields.items()}
         elif name != "schema_version":
             tree[name] = {}
     return tree
+
+
+def _plain(default: Any) -> Any:
+    return default.model_dump() if isinstance(default, BaseModel) else default

@@ -27,5 +27,6 @@ def open_sinks(config: Frozen, run: RunDirectory, *, quiet: bool) -> list[Sink]:
     if logging["wandb"]:
         from rl_lab.tracking.wandb import WandbSink
 
-        sinks.append(WandbSink(run, WANDB_PROJECT, thaw(config)))
+        project = WANDB_PROJECT if logging["wandb"] is True else logging["wandb"]
+        sinks.append(WandbSink(run, project, thaw(config)))
     return sinks

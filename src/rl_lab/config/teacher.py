@@ -1,7 +1,9 @@
-"""From `training.teacher` to a policy that teaches: its run is found, its workflow built and its weights loaded."""
+"""From `training.teacher` to a policy that teaches: a run's workflow with its weights, or a script that needs none."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from rl_lab.config.policy import load_policy
 from rl_lab.config.targets import Targets
+from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import ConfigError, LabError
-from rl_lab.core.spaces import EnvSpec
+from rl_lab.core.spaces import EnvSpec, leaves_of
+from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.static_step import Execution
 from rl_lab.orchestration.teacher import Teacher, match_specs
 from rl_lab.tracking.catalogue import find_run
@@ -39,9 +43,13 @@ class FoundTeacher:
 
 
 def find_teacher(config: Mapping[str, Any]) -> FoundTeacher | None:
-    """Return the run that `training.teacher` names; None when there is none."""
+    """Return the run that `training.teacher` names; None when it names none."""
     options = config["training"]["teacher"]
     if options is None:
+        return None
+    if (options["run"] is None) == (options["expert"] is None):
+        raise ConfigError("training.teacher: give run (a finished run) or expert (a script), one of them")
+    if options["run"] is None:
         return None
     try:
         run = find_run(config["experiment"]["root"], options["run"])
@@ -64,4 +72,21 @@ def load_teacher(
         step=learned.step,
         explore=found.options["explore"],
         reads=match_specs(learned.spec, spec, found.options["observation_keys"], source),
+    )
+
+
+def make_expert(options: Mapping[str, Any], spec: EnvSpec, targets: Targets, context: WorkflowContext) -> Teacher:
+    """Return the script that `training.teacher.expert` names; it reads the whole observation of the environment."""
+    path, node = "training.teacher.expert", options["expert"]
+    checked = targets.check(path, node, base=Workflow)
+    with context.device:
+        workflow: Workflow = targets.instantiate(path, checked)
+        workflow.initialize(context)
+    return Teacher(
+        workflow=workflow,
+        source=node["_target_"],
+        sha256=hashlib.sha256(json.dumps(checked, sort_keys=True, default=str).encode()).hexdigest(),
+        step=0,
+        explore=options["explore"],
+        reads={name: name for name in leaves_of(spec.observation)},
     )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rl_lab.config.alerts import check_rules, reject_responses
 from rl_lab.config.schema import LabConfig
 from rl_lab.config.targets import Targets
 from rl_lab.config.typed_values import coerce_model
@@ -18,7 +19,7 @@ from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, EVALUATE, HookCall, Phase
 from rl_lab.core.workflow import HookInfo, Workflow
-from rl_lab.orchestration.phases import parse_phases
+from rl_lab.orchestration.phases import DurationError, parse_phases
 
 # Blocks of named nodes: what each must be, and which arguments the lab gives itself.
 NAMED_BLOCKS: dict[str, type] = {
@@ -40,6 +41,8 @@ def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     config |= _check_workflow(config, targets)
     for block, base in NAMED_BLOCKS.items():
         config[block] = _check_block(block, config[block], base, targets)
+    config["alerts"]["rules"] = check_rules(config["alerts"])
+    reject_responses(config)
     read_phases(config, targets)
     return config
 
@@ -71,8 +74,22 @@ def read_phases(config: Mapping[str, Any], targets: Targets) -> tuple[Phase, ...
     assert isinstance(workflow, type)
     assert issubclass(workflow, Workflow)
     buffers = [name for name, node in config["buffers"].items() if node is not None]
-    phases = parse_phases(config["training"]["phases"], workflow.hooks(), buffers)
+    try:
+        phases = parse_phases(config["training"]["phases"], workflow.hooks(), buffers)
+    except DurationError:
+        _reject_only_random(config)
+        raise
     return _with_evaluation(phases, config["training"]["eval_frequency"])
+
+
+def _reject_only_random(config: Mapping[str, Any]) -> None:
+    """Refuse to act at random to the end, before a workflow can: durations of phases are computed from both numbers."""
+    random_steps, total = config["algorithm"].get("random_steps", 0), config["training"]["total_timesteps"]
+    if random_steps >= total:
+        raise ConfigError(
+            f"algorithm.random_steps: {random_steps} env steps of random actions are not less than "
+            f"training.total_timesteps={total}"
+        )
 
 
 def reject_unused_buffers(phases: tuple[Phase, ...], buffers: Named[Buffer]) -> None:

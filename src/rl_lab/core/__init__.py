@@ -1,125 +1,19 @@
-"""The vocabulary every other room speaks. Imports nothing else from the lab."""
+"""The vocabulary every other room speaks. Imports nothing else from the lab.
 
-from rl_lab.core.buffer import Batch, Buffer, Footprint, Segment, Trajectory
-from rl_lab.core.clocks import Every, Once, Ratio
-from rl_lab.core.context import Counters, Named, Optimizers, WorkflowContext
-from rl_lab.core.environment import Actions, Observation, State, Step, VectorEnv
-from rl_lab.core.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentFault,
-    LabError,
-    NotFiniteError,
-    RunDirectoryError,
-    UsageError,
-    check_choice,
-    unknown_name,
-)
-from rl_lab.core.metrics import Mean, Metrics, Numbers, Picture
-from rl_lab.core.phase import BUILT_IN_HOOKS, COLLECT, EVALUATE, HookCall, Phase
-from rl_lab.core.references import Reference, split_reference
-from rl_lab.core.seeding import (
-    RngStreams,
-    global_rng_state,
-    isolated_rng,
-    seed_everything,
-    set_global_rng_state,
-)
-from rl_lab.core.spaces import (
-    ACTION_MASK,
-    Box,
-    Discrete,
-    EnvSpec,
-    Flip,
-    Leaf,
-    Mirror,
-    MultiDiscrete,
-    Space,
-    flat_dim,
-    leaves_of,
-    num_choices,
-)
-from rl_lab.core.trees import Tree, tree_cat, tree_leaves, tree_map, tree_stack, tree_where
-from rl_lab.core.workflow import (
-    BehaviourPolicy,
-    Carry,
-    CollectResult,
-    Extras,
-    HookInfo,
-    Update,
-    Workflow,
-    WorldModelWorkflow,
-    hook,
-)
+Its words are loaded with the first one that is asked for: commands that only need a module of this room, such as
+`core.errors`, do not wait for torch.
+"""
 
-__all__ = [
-    "ACTION_MASK",
-    "BUILT_IN_HOOKS",
-    "COLLECT",
-    "EVALUATE",
-    "Actions",
-    "Batch",
-    "BehaviourPolicy",
-    "Box",
-    "Buffer",
-    "Carry",
-    "CheckpointError",
-    "CollectResult",
-    "ConfigError",
-    "Counters",
-    "Discrete",
-    "EnvSpec",
-    "EnvironmentFault",
-    "Every",
-    "Extras",
-    "Flip",
-    "Footprint",
-    "HookCall",
-    "HookInfo",
-    "LabError",
-    "Leaf",
-    "Mean",
-    "Metrics",
-    "Mirror",
-    "MultiDiscrete",
-    "Named",
-    "NotFiniteError",
-    "Numbers",
-    "Observation",
-    "Once",
-    "Optimizers",
-    "Phase",
-    "Picture",
-    "Ratio",
-    "Reference",
-    "RngStreams",
-    "RunDirectoryError",
-    "Segment",
-    "Space",
-    "State",
-    "Step",
-    "Trajectory",
-    "Tree",
-    "Update",
-    "UsageError",
-    "VectorEnv",
-    "Workflow",
-    "WorkflowContext",
-    "WorldModelWorkflow",
-    "check_choice",
-    "flat_dim",
-    "global_rng_state",
-    "hook",
-    "isolated_rng",
-    "leaves_of",
-    "num_choices",
-    "seed_everything",
-    "set_global_rng_state",
-    "split_reference",
-    "tree_cat",
-    "tree_leaves",
-    "tree_map",
-    "tree_stack",
-    "tree_where",
-    "unknown_name",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_lab.core.vocabulary import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    vocabulary = None if name.startswith("__") else import_module("rl_lab.core.vocabulary")
+    if vocabulary is None or name not in vocabulary.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    word = globals()[name] = vars(vocabulary)[name]
+    return word

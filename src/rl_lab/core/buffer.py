@@ -26,6 +26,13 @@ class Segment:
     tensor: Tensor
 
 
+class Witness(NamedTuple):
+    """When the steps of a trajectory were taken and who watched: never learned from, nor checkpointed."""
+
+    times: tuple[float, ...]  # seconds since 1970 at the end of each vector step
+    operator: str | None = None  # who watched; None: nobody
+
+
 class Footprint(NamedTuple):
     """What a buffer will take up in one place once it is full."""
 
@@ -70,9 +77,25 @@ class Buffer(ABC):
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps."""
 
+    def receive(self, trajectory: Trajectory, seen: Witness | None) -> None:
+        """Take what was collected: hear of it, then store it."""
+        if seen is not None:
+            self.witness(seen)
+        self.add(trajectory)
+
+    def witness(self, seen: Witness) -> None:  # noqa: B027  (most buffers keep only what is learned from)
+        """Hear of the steps that `add` brings next."""
+
+    def end_episodes(self) -> None:  # noqa: B027  (most buffers learn from steps, whatever comes after them)
+        """Know that open episodes have ended where they are: the environment has failed, and nothing more comes."""
+
     @abstractmethod
     def is_ready(self) -> bool:
         """Return whether `sample` can answer now."""
+
+    def shortage(self) -> str:
+        """Return, for people, what there is where that is too little for `sample`."""
+        return ", ".join(f"{key}: {value:g}" for key, value in self.statistics().items())
 
     @abstractmethod
     def sample(self) -> Batch:

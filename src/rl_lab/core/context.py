@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_lab.core.buffer import Buffer
 from rl_lab.core.errors import ConfigError, unknown_name
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import RngStreams
 from rl_lab.core.seeds import Seeds
 from rl_lab.core.spaces import EnvSpec
@@ -18,6 +19,8 @@ from rl_lab.core.spaces import EnvSpec
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
+
+RATE_SHARE = "rate_share"  # of an optimiser's group: what is left of the learning rate after it was lowered
 
 
 class Named(Mapping[str, T]):
@@ -74,6 +77,23 @@ class Optimizers(Mapping[str, torch.optim.Optimizer]):
         for name in self._factories:
             if name not in self._built:
                 raise ConfigError(unknown_name("optimizers entry", name, self._built))
+
+    def lower_rates(self, factor: float) -> dict[str, tuple[float, float]]:
+        """Multiply all learning rates, and what schedules make of them later; return each before and after.
+
+        The share lies in the optimisers' groups, and so in checkpoints.
+        """
+        rates = {}
+        for name, optimizer in self._built.items():
+            before = float(optimizer.param_groups[0]["lr"])
+            for group in optimizer.param_groups:
+                group[RATE_SHARE] = group.get(RATE_SHARE, 1.0) * factor
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].mul_(factor)
+                else:
+                    group["lr"] *= factor
+            rates[name] = (before, float(optimizer.param_groups[0]["lr"]))
+        return rates
 
     def __getitem__(self, name: str) -> torch.optim.Optimizer:
         if name not in self._built:
@@ -135,3 +155,4 @@ class WorkflowContext:
     static: Callable[[F], F] = as_it_is  # wraps functions of fixed shapes, so that they can be compiled or captured
     fuse: Callable[[F], F] = as_it_is  # wraps parts of such functions that are compiled apart: the steps of long loops
     seeds: Seeds = field(default_factory=Seeds)  # how many agents are trained as one
+    ranks: Ranks = ALONE  # the processes that train this run together

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from rl_lab.core.spaces import EnvSpec
 
 Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
 Actions = Tensor | dict[str, Tensor]  # a dict where the spec's action is one; leading dimension is num_envs
+Instruction = Literal["hold", "fresh", "success", "failure", "abort"]  # the last three end the episode, and say how
 State = dict[str, Any]  # a tree of tensors, arrays, numbers and strings; see core.trees
 
 
@@ -55,9 +57,26 @@ class VectorEnv(ABC):
         """Return what a policy needs to know where it is deployed, such as joint names and gains: a tree for JSON."""
         return {}
 
+    def notes(self) -> list[str]:
+        """Return lines that a person should read before a long run, such as that it will be slow."""
+        return []
+
+    def attach(self, crash: Path) -> None:  # noqa: B027  (most environments leave nothing)
+        """Take the run's directory, which may not be there yet, for what is needed to see a failure happen again."""
+
     def render(self) -> Tensor | None:
         """Return the picture of the first copy, [H, W, 3] uint8, or None when it has none."""
         return None
+
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass on what a person beside a robot says; return whether anybody listens (most environments do not).
+
+        hold: stand still until the next step. fresh: the next command was decided just now, by somebody who sees the
+        robot, however long ago the environment looked at it. The others end the episode with the next step, which
+        stands still too: as a success or a failure of the task (terminated), or as nothing of the kind (abort:
+        truncated).
+        """
+        return False
 
     def close(self) -> None:  # noqa: B027  (most environments have nothing to free)
         """Free processes, windows and memory."""

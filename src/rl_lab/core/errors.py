@@ -38,6 +38,14 @@ class NotFiniteError(LabError):
     """Something that a run learns from or by is NaN or infinite; the message names it."""
 
 
+class NotFiniteAction(NotFiniteError):
+    """An action is NaN or infinite, most often because something that was learned is."""
+
+
+class PeerLost(LabError):
+    """Another process of the run has ended or cannot be reached; its own message says why."""
+
+
 def unknown_name(kind: str, name: object, choices: Iterable[object]) -> str:
     """Return a message that says `name` is unknown and lists the choices, the nearest one first."""
     known = sorted(str(choice) for choice in choices)

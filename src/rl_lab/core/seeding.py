@@ -13,14 +13,20 @@ import torch
 
 
 class RngStreams:
-    """Derives a seed per name. Workflows draw from torch's global stream, environments from their own."""
+    """Derives a seed per name. Workflows draw from torch's global stream, environments from their own.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: Of the run.
+        rank: Of the process, where several train the run: each has streams of its own.
+    """
+
+    def __init__(self, seed: int, rank: int = 0) -> None:
         self.root = seed
+        self._own = (f"rank_{rank}",) if rank else ()
 
     def seed(self, *names: str | int) -> int:
         """Return the seed of the stream with this name: 63 bits, the same on every machine."""
-        text = "/".join(str(part) for part in (self.root, *names))
+        text = "/".join(str(part) for part in (self.root, *self._own, *names))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

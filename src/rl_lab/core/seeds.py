@@ -46,12 +46,15 @@ class Seeds:
         every = every if fuse is None else fuse(every)
         return lambda *args: every(_held(call), args)
 
-    def rows(self, owner: nn.Module, function: Function) -> Function:
-        """Return a function that does for the rows [S B, ...] of all agents what `function` does for those of one."""
+    def rows(self, owner: nn.Module, function: Function, dim: int = 0) -> Function:
+        """Return a function that does for the rows [S B, ...] of all agents what `function` does for those of one.
+
+        What it returns has its rows in dimension `dim`.
+        """
         if self.num == 1:
             return function
         each = self(owner, function)
-        return lambda *args: self.merge(each(*self.split(args)))
+        return lambda *args: self.merge(each(*self.split(args)), dim)
 
     def first(self, owner: nn.Module, function: Function) -> Function:
         """Return a function that does with what all agents have, [S, ...], what `function` does with the first's."""
@@ -68,9 +71,9 @@ class Seeds:
         """Return rows [S B, ...] of all agents as [S, B, ...]."""
         return tree if self.num == 1 else tree_map(lambda leaf: leaf.unflatten(0, (self.num, -1)), tree)
 
-    def merge(self, tree: Tree) -> Tree:
-        """Return [S, B, ...] as rows [S B, ...]."""
-        return tree if self.num == 1 else tree_map(lambda leaf: leaf.flatten(0, 1), tree)
+    def merge(self, tree: Tree, dim: int = 0) -> Tree:
+        """Return [S, B, ...] as rows [S B, ...], or those whose rows are their own dimension `dim` with rows there."""
+        return tree if self.num == 1 else tree_map(lambda leaf: leaf.movedim(0, dim).flatten(dim, dim + 1), tree)
 
     def means(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the means over agents of numbers [S]."""

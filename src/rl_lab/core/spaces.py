@@ -75,6 +75,17 @@ class Mirror:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Which entries of an observation show what came of an action: what was executed is then told from two states."""
+
+    key: str  # part of a dict observation; "" where the observation is no dict
+    entries: tuple[tuple[int, int], ...]  # (entry of the action, entry of the observation); others are not measured
+    low: tuple[float, ...]  # what is measured, in the order of `entries`, where the lowest action was carried out
+    high: tuple[float, ...]
+    is_change: bool = False  # an action asks for a change of what is measured, not for a place
+
+
+@dataclass(frozen=True)
 class EnvSpec:
     """What a workflow may know of an environment."""
 
@@ -87,6 +98,7 @@ class EnvSpec:
     steps_per_second: float | None = None  # env steps per second of the task's own time, as far as it tells
     mirror: Mirror | None = None  # of a task that is left-right symmetric
     no_mirror: str = ""  # why there is none, as far as the environment tells
+    measured: Measured | None = None  # of a robot whose observations show what it did
 
     def __post_init__(self) -> None:
         parts = leaves_of(self.action)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from torch import Tensor, nn
 
-from rl_lab.core.buffer import Trajectory
+from rl_lab.core.buffer import Trajectory, Witness
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import Actions, Observation
 from rl_lab.core.metrics import Metrics
@@ -40,6 +40,7 @@ class CollectResult:
     vector_steps: int = 1
     trajectory: Trajectory | None = None  # None: nothing for the buffer
     metrics: dict[str, Any] = field(default_factory=dict)
+    seen: Witness | None = None  # of the trajectory's steps
 
 
 class Update(NamedTuple):
@@ -79,6 +80,8 @@ class Workflow(nn.Module):
     """One algorithm in one file. Modules and optimisers are checkpointed by themselves, the rest by `get_state`."""
 
     batches_seeds = False  # whether it can train several agents as one (`context.seeds`)
+    reduces_over_ranks = False  # whether several processes can train it as one (`context.ranks`)
+    accumulates = False  # whether it can add up the gradients of parts of a batch (`split_further`)
     imitates = False  # whether it learns what to do from `actions`: beside a teacher these are then the teacher's
 
     @abstractmethod
@@ -120,6 +123,18 @@ class Workflow(nn.Module):
                 if isinstance(member, FunctionType) and "__hook__" in vars(member):
                     found[name] = vars(member)["__hook__"]
         return found
+
+    def broadcast(self) -> dict[str, Tensor]:
+        """Return the tensors that an actor built from the same config needs: all, unless most of them never change."""
+        return dict(self.state_dict())
+
+    def receive(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `broadcast` returned elsewhere; names and shapes have been compared."""
+        self.load_state_dict(tensors)
+
+    def split_further(self) -> int | None:
+        """Take gradients of more and smaller parts of a batch from now on; return how many, None: there are no more."""
+        return None
 
     def get_state(self) -> dict[str, Any]:
         """Return what is neither a module's parameter or buffer nor an optimiser's state."""

@@ -23,7 +23,9 @@ from rl_lab.core import (
     Discrete,
     EnvironmentFault,
     EnvSpec,
+    Instruction,
     Leaf,
+    Measured,
     MultiDiscrete,
     Observation,
     Space,
@@ -54,8 +56,15 @@ from rl_lab.environments.hosting.group import Blueprint, MemberFault
 from rl_lab.environments.hosting.member import signature_of
 from rl_lab.environments.hosting.process_pool import ProcessPool
 from rl_lab.environments.hosting.recipe import Recipe, Wrapper
-from rl_lab.environments.hosting.registry import find_recipe, is_repeatable, make_sample
-from rl_lab.environments.wrappers.wrapping import build_wrappers, episode_limit, frames_per_step, steps_per_second
+from rl_lab.environments.hosting.registry import find_recipe, is_repeatable, make_sample, reject_unseeded
+from rl_lab.environments.wrappers.wrapping import (
+    build_wrappers,
+    description,
+    episode_limit,
+    frames_per_step,
+    measured,
+    steps_per_second,
+)
 
 BACKENDS = ("sync", "process")
 CRASHES = ("raise", "restart")
@@ -71,7 +80,8 @@ class GymnasiumEnv(VectorEnv):
     Args:
         name: A registered id such as CartPole-v1, `module:Id`, your own `module:function` that returns a gymnasium.Env,
             or the name of a family: dm_control/cartpole-swingup, ALE/Pong-v5, MiniGrid-Empty-5x5-v0, CarRacing-fast,
-            gym_pusht/PushT-v0, FetchReach-v4; Softlearning's universe/domain/task, e.g. gym/HalfCheetah/v3, too.
+            gym_pusht/PushT-v0, FetchReach-v4, cell/Insertion-v0; Softlearning's universe/domain/task, e.g.
+            gym/HalfCheetah/v3, too.
         num_envs: Copies that step together.
         device: Where the tensors live; the lab gives it.
         backend: sync (in this process, the fastest for cheap environments) or process (in workers, by shared memory).
@@ -110,7 +120,7 @@ class GymnasiumEnv(VectorEnv):
         self._is_on_cpu = self.device.type == "cpu"
         self._info_keys = tuple(dict.fromkeys(info_keys))
         recipe = find_recipe(name, env_kwargs or {}, build_wrappers(wrappers))
-        self._blueprint, self.spec = _survey(recipe, exact_resume, rescale_actions, self._info_keys)
+        self._blueprint, self.spec, self._facts = _survey(recipe, exact_resume, rescale_actions, self._info_keys)
         self._steps = 0  # vector steps since `reset`, for error messages
         try:
             self._backend: Backend = (
@@ -161,6 +171,10 @@ class GymnasiumEnv(VectorEnv):
         except MemberFault as fault:
             raise self._fault(fault) from fault
 
+    def describe(self) -> dict[str, Any]:
+        """Return what the environment says of itself: of a robot, names of joints and the task in words."""
+        return dict(self._facts)
+
     def render(self) -> Tensor | None:
         """Return the picture of the first copy, [H, W, 3] uint8; None unless env_kwargs.render_mode is rgb_array."""
         try:
@@ -168,6 +182,13 @@ class GymnasiumEnv(VectorEnv):
         except MemberFault as fault:
             raise self._fault(fault) from fault
         return None if picture is None else torch.from_numpy(picture.copy())
+
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass a person's word on to every copy."""
+        try:
+            return self._backend.instruct(instruction)
+        except MemberFault as fault:
+            raise self._fault(fault) from fault
 
     def close(self) -> None:
         """Free processes, windows and memory."""
@@ -227,12 +248,13 @@ def _check_options(
 
 def _survey(
     recipe: Recipe, exact_resume: bool | None, rescale: bool | None, info_keys: tuple[str, ...]
-) -> tuple[Blueprint, EnvSpec]:
-    """Make one environment to learn what it is like."""
+) -> tuple[Blueprint, EnvSpec, dict[str, Any]]:
+    """Make one environment to learn what it is like, and what it says of itself."""
     sample = make_sample(recipe)
     try:
         observation = observation_codec(sample.observation_space)
         action = action_codec(sample.action_space, rescale)
+        reject_unseeded(recipe, sample, observation, exact_resume)
         if exact_resume is None:
             exact_resume = is_repeatable(recipe, sample, observation, action)
     except UnsupportedSpace as error:
@@ -248,8 +270,10 @@ def _survey(
         exact_resume=exact_resume,
         action_repeat=frames_per_step(sample),
         steps_per_second=steps_per_second(sample),
+        measured=None if (facts := measured(sample)) is None else Measured(**facts),
     )
-    return Blueprint(recipe, observation, action, signature_of(sample), exact_resume, info_keys), spec
+    blueprint = Blueprint(recipe, observation, action, signature_of(sample), exact_resume, info_keys)
+    return blueprint, spec, description(sample)
 
 
 def _observation_space(codec: ObservationCodec) -> Space:

@@ -11,17 +11,20 @@ buffers stays fixed, so a run is the same to the bit however long anything takes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_lab.core.buffer import Trajectory
+from rl_lab.core.buffer import Trajectory, Witness
 from rl_lab.core.environment import Step, VectorEnv
-from rl_lab.core.errors import EnvironmentFault, NotFiniteError
+from rl_lab.core.errors import EnvironmentFault, NotFiniteAction
 from rl_lab.core.metrics import Mean
+from rl_lab.core.operator import NotReady
 from rl_lab.core.trees import tree_leaves, tree_map, tree_stack
 from rl_lab.core.workflow import Actions, BehaviourPolicy, CollectResult, Extras
 from rl_lab.orchestration.blame import Blame, ShapeCheck
@@ -39,13 +42,21 @@ class Collector:
     """Owns the training environments and all that lives between two of their steps."""
 
     def __init__(
-        self, env: VectorEnv, seed: int, timer: Timer, *, overlap: Overlap | None = None, num_seeds: int = 1
+        self,
+        env: VectorEnv,
+        seed: int,
+        timer: Timer,
+        *,
+        overlap: Overlap | None = None,
+        num_seeds: int = 1,
+        num_ranks: int = 1,
     ) -> None:
         self._background = None if overlap is None else BackgroundEnv(env)
         self.env = env if self._background is None else self._background
         self._seed = seed
         self._timer = timer
-        self.steps_at_once = env.num_envs // num_seeds  # env steps of each agent in one step of all environments
+        # Env steps of each agent in one step of all environments, those of all ranks.
+        self.steps_at_once = env.num_envs * num_ranks // num_seeds
         self._episodes = episode_statistics(num_seeds, env.num_envs)
         self._obs: Any = None  # None until the first step, so that a restore does not reset for nothing
         self._is_first = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -54,35 +65,58 @@ class Collector:
         self._chosen: Any = None  # the newest actions, to tell who is to blame
         self._blame, self._check, self._is_unchecked = Blame(env), ShapeCheck(env), True
         self._inference = torch.inference_mode()
+        self._times: list[float] = []  # of the steps that are being collected
+        self.at_hand: CollectResult | None = None  # the steps of a call that failed, if it had taken any
 
     def collect(
         self, workflow: BehaviourPolicy, vector_steps: int, *, env_steps: int, should_stop: Callable[[], bool]
     ) -> CollectResult:
-        """Take `vector_steps` steps, fewer when asked to stop in between; each agent has taken `env_steps` so far."""
+        """Take `vector_steps` steps, fewer when asked to stop in between; each agent has taken `env_steps` so far.
+
+        An operator who wants to wait ends it too, before the first step perhaps: whoever collects asks again.
+        """
         if self._obs is None:
             with self._blame:
                 self._obs = self.env.reset(self._seed)
             self._check.observations(self._obs)
             self._carry = workflow.initial_carry(self.env.num_envs)
         rows: list[Trajectory] = []
+        self._times.clear()
         try:
             for index in range(vector_steps):
                 rows.append(self._step(workflow, env_steps + index * self.steps_at_once))
                 if should_stop():
                     break
         except EnvironmentFault:
+            self.at_hand = self._result(rows) if rows else None
             _reject_actions(self._chosen)
             raise
-        trajectory = _stacked(rows)
+        except NotReady:  # nothing has happened since the last step
+            if not rows:
+                return CollectResult(0, 0)
+        result = self._result(rows)
+        trajectory: Trajectory = result.trajectory or {}
         self._reject_not_finite(trajectory, env_steps)
         done = trajectory["terminated"] | trajectory["truncated"]
-        seen = (trajectory["rewards"], done, trajectory.get("infos"))
-        self._episodes.add(*tree_map(Tensor.cpu, seen))  # a few numbers: dozens of small kernels would take longer
-        return CollectResult(len(rows) * self.steps_at_once, len(rows), trajectory)
+        self._episodes.add(trajectory["rewards"], done, trajectory.get("infos"))
+        return result
+
+    def _result(self, rows: Sequence[Trajectory]) -> CollectResult:
+        seen = Witness(tuple(self._times))
+        return CollectResult(len(rows) * self.steps_at_once, len(rows), _stacked(rows), seen=seen)
 
     def drain_metrics(self) -> dict[str, Mean]:
         """Return what the episodes that ended since the last call have brought. Call it where no chunk is cut."""
         return self._episodes.drain()
+
+    def close(self) -> None:
+        """Let go of the environments."""
+        self.env.close()
+
+    @property
+    def is_between_episodes(self) -> bool:
+        """Return whether the next step begins an episode in every environment."""
+        return bool(self._is_first.all())
 
     def settle(self) -> None:
         """Return when no step is on its way, so that the caller may change what all threads share (global streams)."""
@@ -104,9 +138,10 @@ class Collector:
             env.start(self._pending[0])
         with self._timer("env"), self._blame:
             step = env.finish()
-        row = self._record(*self._pending, step)
-        self._pending = self._act(workflow, env_steps + self.steps_at_once)
-        env.start(self._pending[0])
+        row, self._pending = self._record(*self._pending, step), None
+        with suppress(NotReady):  # this step was taken; the next one is decided when it is asked for
+            self._pending = self._act(workflow, env_steps + self.steps_at_once)
+            env.start(self._pending[0])
         return row
 
     def _act(self, workflow: BehaviourPolicy, env_steps: int) -> tuple[Actions, Extras]:
@@ -141,6 +176,7 @@ class Collector:
         if extras:
             row |= extras
         self._obs, self._is_first = step.observations, step.terminated | step.truncated
+        self._times.append(time.time())
         return row
 
     def _reject_not_finite(self, trajectory: Trajectory, env_steps: int) -> None:
@@ -202,9 +238,9 @@ class Collector:
 
 
 def _reject_actions(actions: Any) -> None:
-    """Raise NotFiniteError where an environment failed because the policy did."""
+    """Raise NotFiniteAction where an environment failed because the policy did."""
     if actions is not None and not all(_is_finite(leaf) for _, leaf in tree_leaves(actions)):
-        raise NotFiniteError("an action is NaN or infinite")
+        raise NotFiniteAction("an action is NaN or infinite")
 
 
 def _is_finite(leaf: Tensor) -> bool:

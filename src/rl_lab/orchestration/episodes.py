@@ -29,10 +29,12 @@ class EpisodeStatistics:
         return self._returns.numpy(), self._lengths.numpy()
 
     def add(self, rewards: Tensor, done: Tensor, infos: Mapping[str, Tensor] | None = None) -> None:
-        """Take a chunk of vector steps, [T, N] each."""
+        """Take a chunk of vector steps, [T, N] each, wherever they are."""
         infos = infos or {}
         for key in infos:
             self._infos.setdefault(key, torch.zeros((), dtype=torch.float64))
+        sums = None if rewards.is_cpu else _sums_of_ended(infos, done)
+        rewards, done = rewards.cpu(), done.cpu()
         returns, lengths = self._running
         looks = np.logical_or.reduce(done.numpy(), axis=1).tolist()
         seen = -1  # steps up to here are in the lengths
@@ -41,8 +43,8 @@ class EpisodeStatistics:
             if look:
                 lengths += step - seen
                 self._close(done[step])
-                for key, values in infos.items():
-                    self._infos[key] += torch.where(done[step], values[step], 0.0).sum(dtype=torch.float64)
+                for index, (key, values) in enumerate(infos.items()):
+                    self._infos[key] += _sum_of_ended(values[step], done[step]) if sums is None else sums[index, step]
                 seen = step
         lengths += len(looks) - 1 - seen
 
@@ -85,3 +87,13 @@ class EpisodeStatistics:
         self._infos = {key: total.cpu() for key, total in state["infos"].items()}
         self._has_news = bool(self._sums[2])
         self._running = self._views()
+
+
+def _sum_of_ended(values: Tensor, done: Tensor) -> Tensor:
+    return torch.where(done, values, 0.0).sum(-1, dtype=torch.float64)
+
+
+def _sums_of_ended(infos: Mapping[str, Tensor], done: Tensor) -> Tensor:
+    """Return the sums [K, T] over the worlds whose episode ended, made on their device and fetched with one wait."""
+    sums = [_sum_of_ended(values, done) for values in infos.values()]
+    return torch.stack(sums).cpu() if sums else torch.zeros(0)

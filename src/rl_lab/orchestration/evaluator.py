@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core.environment import Step, VectorEnv
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import RngStreams, isolated_rng
 from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.blame import Blame
@@ -18,9 +19,16 @@ class Evaluator:
     """Plays `num_episodes` episodes of each agent, each copy a share fixed beforehand: short ones do not crowd in."""
 
     def __init__(
-        self, env: VectorEnv, num_episodes: int, rng: RngStreams, *, explore: bool = False, num_seeds: int = 1
+        self,
+        env: VectorEnv,
+        num_episodes: int,
+        rng: RngStreams,
+        *,
+        explore: bool = False,
+        num_seeds: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.env = env
+        self.env, self._ranks = env, ranks
         self.num_episodes, self._num_seeds = num_episodes, num_seeds
         self._rng = rng
         self._explore = explore
@@ -32,18 +40,27 @@ class Evaluator:
     ) -> dict[str, float] | None:
         """Return mean, spread and extremes of the returns, and the mean length; a new best is remembered.
 
-        Asked to stop on the way it returns None, and the next call is the same evaluation again.
+        Asked to stop on the way it returns None, and the next call is the same evaluation again. The first rank plays
+        for all, which have the same weights; the others return nothing, once it has played.
         """
+        played = self._played(workflow, step, should_stop) if self._ranks.is_first else None
+        if not self._ranks.first(played is not None):
+            return None
+        self._evaluations += 1
+        return {} if played is None else self._summary(played)
+
+    def _played(self, workflow: Workflow, step: int, should_stop: Callable[[], bool]) -> dict[str, Tensor] | None:
         seed = self._rng.seed("evaluate", self._evaluations)
         was_training = workflow.training
         workflow.eval()
         with isolated_rng(seed), torch.inference_mode():
             played = self._play(workflow, seed, step, should_stop)
         workflow.train(was_training)
-        if played is None:
-            return None
+        return played
+
+    def _summary(self, played: dict[str, Tensor]) -> dict[str, float]:
+        """Return what is told of episodes, and remember the best."""
         returns, agents = played["return"], played.pop("agent")
-        self._evaluations += 1
         mean = float(returns.mean())
         self.best = mean if self.best is None else max(self.best, mean)
         return {

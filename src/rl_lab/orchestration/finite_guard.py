@@ -11,7 +11,7 @@ from torch.nn.utils import get_total_norm
 
 from rl_lab.core.buffer import Batch
 from rl_lab.core.context import WorkflowContext
-from rl_lab.core.errors import CheckpointError, LabError, NotFiniteError
+from rl_lab.core.errors import CheckpointError, NotFiniteAction, NotFiniteError
 from rl_lab.core.phase import Phase
 from rl_lab.core.seeding import global_rng_state
 from rl_lab.core.trees import tree_leaves, tree_map
@@ -84,9 +84,12 @@ class FiniteGuard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not isinstance(error, Exception) or isinstance(error, Interrupted):
             return
-        found = error if isinstance(error, NotFiniteError) else self._find()
+        names_term = isinstance(error, NotFiniteError) and not isinstance(error, NotFiniteAction)
+        found = None if names_term else self._find()
+        if found is None and isinstance(error, NotFiniteError):
+            found = error
         if found is not None:
-            raise LabError(self._report(str(found))) from error
+            raise NotFiniteError(self._report(str(found))) from error
 
     def _find(self) -> NotFiniteError | None:
         """Return what is not finite: NaN actions or probabilities show as errors of those who were given them."""
@@ -114,7 +117,8 @@ class FiniteGuard:
         metrics, phase = self._tracker.running_means(), begun.get("phase", "")
         rng = global_rng_state()
         state = {"term": term, "metrics": metrics, "counters": counters, "checkpoint": checkpoint, "rng": rng, **begun}
-        store = CheckpointStore(self._tracker.run.crash, keep_last=1, keep_best=0)
+        own = self._tracker.run.crash / self._context.ranks.folder
+        store = CheckpointStore(own, keep_last=1, keep_best=0)
         try:
             return f"dump: {store.save(state, counters=counters, phase=phase)}"
         except (CheckpointError, TypeError) as error:

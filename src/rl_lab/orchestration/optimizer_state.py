@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from rl_lab.core.errors import CheckpointError
+
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the optimiser's state with string keys."""
@@ -23,3 +25,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *
         for key, value in group.items():
             if isinstance(value, torch.Tensor):  # a learning rate that is adapted on the device: torch does not move it
                 group[key] = value.to(group["params"][0].device)
+
+
+def load_optimizers(
+    optimizers: Mapping[str, torch.optim.Optimizer], states: Mapping[str, Any], *, with_options: bool
+) -> None:
+    """Give every optimiser its state; one that is missing there is an error that lists those that are."""
+    for name, optimizer in optimizers.items():
+        if name not in states:
+            raise CheckpointError(f"the checkpoint has no optimiser {name!r} (it has: {sorted(states)})")
+        load_optimizer(optimizer, states[name], with_options=with_options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,20 +13,23 @@ from rl_lab.core.errors import CheckpointError, LabError
 from rl_lab.core.phase import COLLECT, EVALUATE, Phase
 from rl_lab.core.seeding import global_rng_state, isolated_rng, set_global_rng_state
 from rl_lab.core.workflow import CollectResult, HookInfo, Update, Workflow
+from rl_lab.orchestration.agreement import Agreement
+from rl_lab.orchestration.attendant import Attendant
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
+from rl_lab.orchestration.films import Films
 from rl_lab.orchestration.finite_guard import CheckFinite, FiniteGuard
-from rl_lab.orchestration.hand_off import load_parts, load_weights
-from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
+from rl_lab.orchestration.hand_off import Parts, ResumeMode, load_weights
+from rl_lab.orchestration.optimizer_state import load_optimizers, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
-from rl_lab.orchestration.signals import Interrupted, StopRequest, stop_on_signals
+from rl_lab.orchestration.rescue import rescued
+from rl_lab.orchestration.signals import Interrupted, stop_on_signals
 from rl_lab.orchestration.static_step import StaticSteps
-from rl_lab.orchestration.teacher import Mixture
+from rl_lab.orchestration.supervision import Companions
+from rl_lab.orchestration.within_memory import WithinMemory
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.tracker import Tracker
-
-ResumeMode = Literal["exact", "warm_start", "warm_start_optimizer"]
 
 
 class Orchestrator:
@@ -45,26 +48,27 @@ class Orchestrator:
         cadence: CheckpointCadence,
         static: StaticSteps | None = None,
         check_finite: CheckFinite = "rows",
-        mixture: Mixture | None = None,
+        mixture: Companions | None = None,
+        films: Films | None = None,
     ) -> None:
         self.workflow, self.context, self.scheduler = workflow, context, scheduler
-        self.collector, self.evaluator = collector, evaluator
+        self.collector, self.evaluator, self.films = collector, evaluator, films
         self.tracker, self.checkpoints, self.cadence = tracker, checkpoints, cadence
         self.static, self.mixture = static or StaticSteps(), mixture
+        self._within_memory = WithinMemory(workflow, context, tracker)
         self._guard = FiniteGuard(workflow, context, tracker, checkpoints, check_finite)
-        self.counters = context.counters
-        self.stop = StopRequest()
-        self._hooks = workflow.hooks()
+        self.counters, self._agreement = context.counters, Agreement(context.ranks)
+        self.stop, self._asked = self._agreement.stop, self._agreement.heard
+        self._hooks, self.attendant = workflow.hooks(), Attendant()  # replaced where alerts or a debug run ask for one
         self._new_best: float | None = None
         self._phase_name: str | None = None
-        self._is_saved = False  # whether the newest checkpoint is of this very point
-        self._starts_elsewhere = False  # whether the state is from another run's checkpoint
+        self._is_saved = self._starts_elsewhere = False  # newest checkpoint is of this point; state is another run's
 
     def run(self) -> None:
-        """Run to the end of the last phase. Raises Interrupted when a signal asked to stop, after a checkpoint."""
+        """Run to the end of the last phase. Raises Interrupted, after a checkpoint, when it is asked to stop before."""
         self.tracker.open(self.scheduler.total_timesteps, self.counters)
         try:
-            with self._guard, np.errstate(over="ignore", invalid="ignore"):  # the guard looks at what comes of it
+            with self.attendant, self._guard, self.attendant.closely(), np.errstate(over="ignore", invalid="ignore"):
                 self._run()
         except LabError as error:
             self.tracker.event("failed", reason=str(error), step=self.counters.env_steps)
@@ -75,20 +79,24 @@ class Orchestrator:
     def _run(self) -> None:
         if self._starts_elsewhere:  # what was taken from another run must not be lost before the first checkpoint
             self.save()
-        with stop_on_signals(self.stop):
+        with stop_on_signals(self._asked, echo_s=self._agreement.echo_s):
+            self._film_if_due()  # it was stopped within the film
             while (action := self.scheduler.next_action()) is not None:
                 self._perform(action)
+                self._film_if_due()
                 self._save_if_due()
         if not self._is_saved:
             self.save(is_final=True)
+        self.scheduler.leave_if_paused()
         self.tracker.flush(self.counters, self.scheduler.current_phase().name, self._gauges)
 
     def _save_if_due(self) -> None:
+        self.attendant.settle()
+        is_due = self._new_best is not None or self.cadence.is_due(self.counters)
+        if self._agreement.settle(is_due, self.counters, self.collector.episodes):
+            self.save()
         if self.stop.signal is not None:
-            self.save()
             raise Interrupted(self.stop.signal)
-        if self._new_best is not None or self.cadence.is_due(self.counters):
-            self.save()
 
     def _perform(self, action: Action) -> None:
         phase = self.scheduler.current_phase()
@@ -116,16 +124,16 @@ class Orchestrator:
         return {f"buffer/{name}/{key}": value for name, buffer in buffers for key, value in buffer.statistics().items()}
 
     def _collect(self, action: Action, phase: Phase) -> None:
-        result = self.workflow.collect_step(self.counters.env_steps, phase=phase)
-        if result is None:
-            result = self._step_environment(action, phase)
+        own = self.workflow.collect_step(self.counters.env_steps, phase=phase)
+        result = self._step_environment(action, phase) if own is None else own
+        self.tracker.chain.add_steps(result.trajectory, self.counters.env_steps, result.steps)
         if result.trajectory is not None and phase.buffer is not None:
-            self.context.buffers[phase.buffer].add(result.trajectory)
+            self.context.buffers[phase.buffer].receive(result.trajectory, result.seen)
         self.tracker.log("collect", result.metrics)
         is_whole = result.vector_steps >= action.repeats
         if is_whole:  # what is summed over a rollout is the same, however it was cut
             self.tracker.log("collect", self.collector.drain_metrics())
-            self.counters.episodes = self.collector.episodes
+            self._agreement.count(self.counters, self.collector.episodes)
         self.scheduler.advance(action, repeats=result.vector_steps, steps=result.steps)
         if is_whole:
             self._write_due(action, phase)
@@ -136,22 +144,31 @@ class Orchestrator:
         until_due = self.cadence.steps_until_due(self.counters)
         limit = action.repeats if until_due is None else max(1, -(-until_due // self.collector.steps_at_once))
         policy = self.workflow if mixture is None else mixture.during(phase, env_steps)
-        result = self.collector.collect(policy, min(action.repeats, limit), env_steps=env_steps, should_stop=self.stop)
-        return result if mixture is None else mixture.recorded(result)
+        wanted, buffer = min(action.repeats, limit), self.context.buffers[phase.buffer] if phase.buffer else None
+        with rescued(self.collector, mixture, buffer):
+            result = self.collector.collect(policy, wanted, env_steps=env_steps, should_stop=self.stop)
+        return result if mixture is None or result.trajectory is None else mixture.recorded(result)
 
     def _evaluate(self, action: Action, phase: Phase) -> None:
         best = self.evaluator.best
         self.tracker.check_finite()
         self.collector.settle()  # evaluation runs on global streams of its own
         with self.tracker.timer("evaluate"):
-            metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps, should_stop=self.stop)
+            metrics = self.evaluator.evaluate(self.workflow, step=self.counters.env_steps, should_stop=self._asked)
         if metrics is None:  # asked to stop: it begins anew after the resume
             return
         self.scheduler.advance(action)
         self.tracker.write("eval", metrics, self.counters, phase.name)
         self._write_due(action, phase)
-        if best is None or metrics["return"] > best:
-            self._new_best = metrics["return"]
+        if self.evaluator.best != best:
+            self._new_best = self.evaluator.best
+
+    def _film_if_due(self) -> None:
+        """Film the policy when it is time, and never within a rollout, whose steps may be cut in another way."""
+        films, env_steps = self.films, self.counters.env_steps
+        if films is not None and films.is_due(env_steps) and not self.scheduler.is_within_action:
+            self.collector.settle()
+            films.shoot(self.workflow, env_steps, self.tracker, self._asked)
 
     def _hook(self, action: Action) -> tuple[Callable[..., Any], HookInfo]:
         """Return the workflow's method that an action names, which was checked at start, and how it is called."""
@@ -159,26 +176,27 @@ class Orchestrator:
 
     def _update(self, action: Action, phase: Phase) -> None:
         hook, info = self._hook(action)
-        is_rollout = False
-        if not info.needs_batch:
+        buffer = self.context.buffers[phase.buffer or ""] if info.needs_batch else None
+        if buffer is None:
             self.collector.settle()  # such a hook may borrow the random streams, as an evaluation does
-            self._guard.begin(action.hook, phase)
-            with self.tracker.timer("update"):
-                update = hook(phase=phase)
-        else:
-            buffer = self.context.buffers[phase.buffer or ""]
-            is_rollout = buffer.is_on_policy
-            if not buffer.is_ready():
-                self._skip(action, phase)
+        elif not self._agreement.is_ready(buffer):
+            self._skip(action, phase)
+            return
+        with self.tracker.timer("update"):
+            batch = () if buffer is None else (buffer.sample(),)
+            if self.attendant.passes_over():  # and the batch goes by unused
+                self.scheduler.advance(action, skipped=1)
+                self._write_due(action, phase)
                 return
-            with self.tracker.timer("update"):
-                batch = buffer.sample()
-                self._guard.begin(action.hook, phase, batch)
-                update = hook(batch, phase=phase)
-                if isinstance(update, Update):
-                    buffer.write_back(update.write_back)
+            self._guard.begin(action.hook, phase, *batch)
+            update = self._within_memory(hook, *batch, phase=phase)
+            if buffer is not None and isinstance(update, Update):
+                buffer.write_back(update.write_back)
         self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
         self.scheduler.advance(action, updates=1)
+        is_rollout = buffer is not None and buffer.is_on_policy
+        self.tracker.chain.add_update(self.workflow, self.counters, is_long=is_rollout)
+        self.attendant.inspect()
         self._guard.end(is_rollout=is_rollout)
         self._write_due(action, phase)
 
@@ -197,16 +215,16 @@ class Orchestrator:
             self.workflow.train(was_training)
             self.tracker.write(info.group, metrics, self.counters, phase.name)
         elif phase.type != "online":
-            raise LabError(f"phase {phase.name!r}: {action.hook} finds nothing in buffer {phase.buffer!r}")
+            holds = buffer.shortage()
+            raise LabError(f"phase {phase.name!r}: {action.hook} finds nothing in buffer {phase.buffer!r} ({holds})")
         self.scheduler.advance(action)
         self._write_due(action, phase)
 
     def _skip(self, action: Action, phase: Phase) -> None:
         if phase.type == "offline":
-            holds = self.context.buffers[phase.buffer or ""].statistics().items()
             raise LabError(
                 f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects "
-                f"({', '.join(f'{key}: {value:g}' for key, value in holds)})"
+                f"({self.context.buffers[phase.buffer or ''].shortage()})"
             )
         self.scheduler.advance(action, skipped=1)
         self._write_due(action, phase)
@@ -216,12 +234,10 @@ class Orchestrator:
         self._guard.check()
         score, self._new_best = self._new_best, None
         self.cadence.mark(self.counters)
-        phase = self.scheduler.current_phase().name
+        phase, counters = self.scheduler.current_phase().name, self.counters.get_state()
         try:
             with self.tracker.timer("checkpoint"):
-                path = self.checkpoints.save(
-                    self.get_state(), counters=self.counters.get_state(), phase=phase, score=score
-                )
+                path = self.checkpoints.save(self.get_state(), counters=counters, phase=phase, score=score)
         except CheckpointError as error:
             self.tracker.event("checkpoint_failed", reason=str(error), step=self.counters.env_steps)
             if is_final or self.stop():
@@ -244,29 +260,23 @@ class Orchestrator:
             "evaluator": self.evaluator.get_state(),
             "tracker": self.tracker.get_state(),
             "rng": global_rng_state(),
+            **self.attendant.get_state(),
             **({} if self.mixture is None else {"teacher": self.mixture.get_state()}),
+            **({} if self.films is None else {"films": self.films.get_state()}),
         }
 
     def restore(
-        self,
-        state: Mapping[str, Any],
-        mode: ResumeMode = "exact",
-        *,
-        is_own: bool = True,
-        parts: Sequence[str] | None = None,
+        self, state: Mapping[str, Any], mode: ResumeMode = "exact", *, is_own: bool = True, parts: Parts = None
     ) -> None:
-        """Go on from `state`; the warm starts take the weights, or weights and optimisers, and begin anew otherwise.
+        """Go on from `state`; warm starts take weights, or weights and optimisers; a fork all but options and alerts.
 
         `is_own` says that the state is from a checkpoint of this very run, `parts` which modules' weights are taken.
         """
         self._starts_elsewhere = not is_own or mode != "exact"
-        if parts is None:
-            load_weights(self.workflow, state["workflow"])
-        else:
-            load_parts(self.workflow, state["workflow"], parts)
+        load_weights(self.workflow, state["workflow"], parts)
         if mode != "warm_start":
-            self._load_optimizers(state["optimizers"], with_options=mode == "exact")
-        if mode != "exact":
+            load_optimizers(self.context.optimizers, state["optimizers"], with_options=mode == "exact")
+        if mode not in ("exact", "fork"):
             return
         if self.mixture is not None:
             self.mixture.check_state(state["teacher"])
@@ -280,12 +290,10 @@ class Orchestrator:
         self.evaluator.set_state(state["evaluator"])
         self.tracker.set_state(state["tracker"])
         self.scheduler.set_state(state["scheduler"])
+        if mode == "exact":  # a fork begins with the learning rates that it is given
+            self.attendant.set_state(state)
         self._phase_name = self.scheduler.current_phase().name
+        if self.films is not None:
+            self.films.set_state(state.get("films"), self.counters.env_steps)
         self.cadence.mark(self.counters)
         set_global_rng_state(state["rng"])  # last, so that nothing draws in between
-
-    def _load_optimizers(self, states: Mapping[str, Any], *, with_options: bool) -> None:
-        for name, optimizer in self.context.optimizers.items():
-            if name not in states:
-                raise CheckpointError(f"the checkpoint has no optimiser {name!r} (it has: {sorted(states)})")
-            load_optimizer(optimizer, states[name], with_options=with_options)

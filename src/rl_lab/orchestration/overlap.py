@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rl_lab.core.environment import Actions, Observation, State, Step, VectorEnv
+from rl_lab.core.environment import Actions, Instruction, Observation, State, Step, VectorEnv
 from rl_lab.core.trees import tree_leaves
 
 T = TypeVar("T")
@@ -126,6 +126,10 @@ class BackgroundEnv(VectorEnv):
     def render(self) -> Tensor | None:
         """Return the picture of the first copy, or None when it has none."""
         return self._ask(self._env.render).result()
+
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass a person's word on, behind the step that was started."""
+        return self._ask(lambda: self._env.instruct(instruction)).result()
 
     def close(self) -> None:
         """Let a step that was started end, then free everything; safe to call twice."""

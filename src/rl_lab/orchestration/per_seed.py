@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core.buffer import Batch, Buffer, Footprint, State, Trajectory
+from rl_lab.core.buffer import Batch, Buffer, Footprint, State, Trajectory, Witness
 from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_cat, tree_map
 from rl_lab.orchestration.episodes import EpisodeStatistics
@@ -58,6 +58,16 @@ class PerSeedBuffer(Buffer):
         """Store `T` vector steps [T, S N, ...]."""
         for number, part in enumerate(self._parts):
             part.add(tree_map(partial(self._piece, number=number, dim=1), trajectory))
+
+    def witness(self, seen: Witness) -> None:
+        """Tell all parts."""
+        for part in self._parts:
+            part.witness(seen)
+
+    def end_episodes(self) -> None:
+        """Tell all parts."""
+        for part in self._parts:
+            part.end_episodes()
 
     def _piece(self, leaf: Tensor, *, number: int, dim: int) -> Tensor:
         return leaf.chunk(len(self._parts), dim)[number]

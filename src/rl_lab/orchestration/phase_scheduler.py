@@ -16,6 +16,7 @@ from rl_lab.core.clocks import Every, Ratio
 from rl_lab.core.context import Counters
 from rl_lab.core.errors import CheckpointError, LabError
 from rl_lab.core.phase import COLLECT, HookCall, Phase, Unit
+from rl_lab.orchestration.signals import Paused
 
 
 class Action(NamedTuple):
@@ -69,6 +70,7 @@ class PhaseScheduler:
         self.phases = tuple(phases)
         self.total_timesteps = total_timesteps
         self.counters = counters or Counters()
+        self.pause_at: int | None = None  # env steps after which no cycle is begun, until it is said otherwise
         self._blocks = tuple(_blocks(phase) for phase in self.phases)
         self._cursor = Cursor()
         self._enter_phase()
@@ -77,6 +79,26 @@ class PhaseScheduler:
     def is_finished(self) -> bool:
         """Return whether nothing is left to do."""
         return self._cursor.finished
+
+    @property
+    def is_within_action(self) -> bool:
+        """Return whether a part of what was asked for is left to do, of a rollout for example."""
+        return self._cursor.repeats_done > 0
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the next cycle is not to be begun: what its predecessor brought (a row, a score) is there."""
+        if self.pause_at is None or self.counters.env_steps < self.pause_at or self._cursor.finished:
+            return False
+        blocks, cursor = self._blocks[self._cursor.phase], self._cursor
+        before = [call for block in blocks[: cursor.block] for call in block.calls]
+        before += blocks[cursor.block].calls[: cursor.call]  # those with a clock may have been passed over
+        return not self.is_within_action and all(call.every_steps or call.every_updates for call in before)
+
+    def leave_if_paused(self) -> None:
+        """Raise Paused where the next cycle is not to be begun."""
+        if self.is_paused:
+            raise Paused(self.counters.env_steps)
 
     def current_phase(self) -> Phase:
         """Return the running phase with its progress; after the end, the last one."""
@@ -96,8 +118,8 @@ class PhaseScheduler:
         )
 
     def next_action(self) -> Action | None:
-        """Return what to do now, or None at the end."""
-        if self._cursor.finished:
+        """Return what to do now, or None at the end and where the run pauses."""
+        if self._cursor.finished or self.is_paused:
             return None
         call = self._call()
         return Action(call.name, call.times - self._cursor.repeats_done if call.name == COLLECT else 1)

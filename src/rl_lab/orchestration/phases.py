@@ -48,6 +48,10 @@ _KEYS = tuple(PHASE_KEYS)
 _CLOCKS = ("every_steps", "every_updates")
 
 
+class DurationError(ConfigError):
+    """A phase would last for less than one step, update or cycle."""
+
+
 def parse_phases(
     phases: Sequence[Mapping[str, Any]], hooks: Mapping[str, HookInfo], buffers: Collection[str]
 ) -> tuple[Phase, ...]:
@@ -107,7 +111,10 @@ def _duration(name: str, values: dict[str, Any]) -> tuple[Unit, int]:
         found = ", ".join(key for key, _ in given) or "none"
         raise ConfigError(f"phase {name!r} needs exactly one of {', '.join(_DURATIONS)} (found: {found})")
     key, value = given[0]
-    return _DURATIONS[key], _positive_int(f"{key} of phase {name!r}", value)
+    label = f"{key} of phase {name!r}"
+    if type(value) in (int, float) and value < 1:
+        raise DurationError(f"{label} must be a whole number >= 1, not {value!r}")
+    return _DURATIONS[key], _positive_int(label, value)
 
 
 def _positive_int(label: str, value: Any) -> int:

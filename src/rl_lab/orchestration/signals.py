@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from rl_lab.core.signal_handlers import handling
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -17,6 +21,14 @@ class Interrupted(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+class Paused(Interrupted):
+    """The run has come as far as it was asked to for now, and has left a checkpoint there."""
+
+    def __init__(self, env_steps: int) -> None:
+        Exception.__init__(self, f"paused after {env_steps} env steps")
+        self.exit_code = 0
 
 
 class StopRequest:
@@ -35,20 +47,28 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Route the two signals to `request` while the block runs; outside the main thread they stay as they are."""
+def stop_on_signals(request: StopRequest, *, echo_s: float = 0.0) -> Iterator[None]:
+    """Route the two signals to `request` while the block runs; outside the main thread they stay as they are.
+
+    One that comes within `echo_s` of the first is the same: a terminal and a launcher both send it to a rank.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def handle(number: int, _: FrameType | None) -> None:
-        for handled in HANDLED:
-            signal.signal(handled, signal.SIG_DFL)
-        request.ask(number)
+    first_at = 0.0
 
-    previous = {number: signal.signal(number, handle) for number in HANDLED}
-    try:
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal first_at
+        is_second = request() and time.monotonic() - first_at >= echo_s
+        if is_second or not echo_s:
+            for handled in HANDLED:
+                signal.signal(handled, signal.SIG_DFL)
+        if is_second:
+            os.kill(os.getpid(), number)
+        elif not request():
+            first_at = time.monotonic()
+            request.ask(number)
+
+    with handling(HANDLED, handle):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

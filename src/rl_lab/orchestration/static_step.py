@@ -35,11 +35,12 @@ FEW_UPDATES = 20_000  # a compilation takes about 20 s and saves about 1 to 3 ms
 FEW_LONG_UPDATES = 2_000  # those of updates in parts take about 40 s and save 50 ms and more
 MOST_GRAPHS = 64  # of one function: parts of many shapes, with and without gradients
 UNCOMPILABLE = (torch._dynamo.exc.TorchDynamoException, OSError)  # what compiling may raise
-CHATTER = (  # of torch's compiler, about what is meant to be so
+CHATTER = (  # of torch, about what is meant to be so
     "The .grad attribute of a Tensor that is not a leaf",
     "\\s*Online softmax is disabled",
     "TensorFloat32 tensor cores",
     "torch.searchsorted\\(\\): input value tensor is non-contiguous",
+    "The AccumulateGrad node's stream does not match",  # a capture has its own, and waits for others by itself
 )
 MESSAGE_WIDTH = 300  # characters of a compiler's complaint
 
@@ -110,7 +111,7 @@ class StaticSteps:
         self.num_functions = self.num_parts = 0
         self.first_call_s = 0.0  # what compiling or capturing took
         self._may_fall_back, self._autocast = may_fall_back, autocast
-        self._has_compiled = False
+        self._has_compiled, self._generation = False, 0
         self._fuses: bool | None = None  # whether parts are compiled; None: no part was called yet
 
     def __call__(self, function: F) -> F:
@@ -118,14 +119,15 @@ class StaticSteps:
         self.num_functions += 1
         given = self._in_precision(function)
         ready: StaticFunction = given
-        way: Execution | None = None  # that `ready` runs; the run's own may change when another cannot be compiled
+        made: tuple[Execution, int] | None = None  # how `ready` runs: the run's own way may change, or be made anew
 
         def run(*args: Tree) -> Tree:
-            nonlocal ready, way
-            if way == self.execution:
+            nonlocal ready, made
+            if made == (self.execution, self._generation):
                 return ready(*args)
             started = time.perf_counter()
             ready, way, result = self._first_call(given, args)
+            made = (way, self._generation)
             self.first_call_s += time.perf_counter() - started
             return result
 
@@ -172,6 +174,7 @@ class StaticSteps:
     def _first_call(self, function: StaticFunction, args: tuple[Tree, ...]) -> tuple[StaticFunction, Execution, Tree]:
         """Return the function as it will run, how that is, and what it returned."""
         if self.execution == "captured":
+            _hush()
             captured = CapturedFunction(function)
             return captured, "captured", captured(*args)
         if self.execution == "compiled" and not self.num_parts:
@@ -188,8 +191,7 @@ class StaticSteps:
             if (problem := keep_compiled()) is not None:
                 self.warn(message=problem)
             torch._dynamo.reset()  # earlier runs of this process count towards its limit of graphs
-            for message in CHATTER:
-                warnings.filterwarnings("ignore", message)
+            _hush()
             self._has_compiled = True
         torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
         torch._inductor.config.fallback_random = True  # draw as eager code does
@@ -206,6 +208,10 @@ class StaticSteps:
         self.execution = "captured" if self.execution == "captured" else "eager"
         self.warn(message=f"updates run {self.execution}, they could not be compiled: {said}")
 
+    def renew(self) -> None:
+        """Capture functions anew at their next call: a number that they hold, such as a learning rate, has changed."""
+        self._generation += self.execution == "captured"  # compilers notice it by themselves
+
     def get_state(self) -> dict[str, Any]:
         """Return how the functions run, and whether parts of them are compiled."""
         return {"execution": self.execution, "fuses": self._fuses}
@@ -221,6 +227,11 @@ class StaticSteps:
         if (execution == "compiled" or fuses) and (lacking := missing_compiler()) is not None:
             raise CheckpointError(f"the checkpoint's updates ran compiled, but {lacking} is missing")
         self.execution, self._fuses, self._may_fall_back = execution, fuses, False
+
+
+def _hush() -> None:
+    for message in CHATTER:
+        warnings.filterwarnings("ignore", message)
 
 
 class CapturedFunction:
@@ -254,6 +265,8 @@ class CapturedFunction:
             self._inputs = tree_map(Tensor.clone, args)
             return
         for (path, held), (now, given) in zip(tree_leaves(self._inputs), tree_leaves(args), strict=True):
+            if held is None and given is None:  # a carry that there is not
+                continue
             if (path, held.shape, held.dtype) != (now, given.shape, given.dtype):
                 raise LabError(
                     f"captured functions need tensors of one kind: {path}, {list(held.shape)}, {held.dtype} is now "

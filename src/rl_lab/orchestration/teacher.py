@@ -217,12 +217,21 @@ class Mixture:
         }
         return taken, {**extras, LABELS: labels, IS_TEACHER: is_teacher}, carry
 
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Tell both that `actions` were taken instead."""
+        student, teacher = self._student.took(carry["student"], actions), carry["teacher"]
+        return {**carry, "student": student, "teacher": self._teacher.workflow.took(teacher, actions)}
+
     def recorded(self, result: CollectResult) -> CollectResult:
-        """Return what the student may learn from; for one that imitates, `actions` are the teacher's."""
-        assert result.trajectory is not None
+        """Return what the student may learn from; for one that imitates, `actions` are the teacher's.
+
+        Another one finds beside the actions what the teacher would have done, and whether it did.
+        """
+        if result.trajectory is None:
+            return result
         rows = dict(result.trajectory)
         labels, is_teacher = rows.pop(LABELS), rows.pop(IS_TEACHER)
-        rows["actions" if self._student.imitates else LABELS] = labels
+        rows |= {"actions": labels} if self._student.imitates else {LABELS: labels, IS_TEACHER: is_teacher}
         for key in ("observations", "final_observations") if self._privileged else ():
             rows[key] = {name: leaf for name, leaf in rows[key].items() if name not in self._privileged}
         metrics = {SHARE: Mean(is_teacher.float().sum(), float(is_teacher.numel()))}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl_lab.core import UsageError
+from rl_lab.environments.joystick import open_stick
 
 AXES = (1, 0, 3)  # of the joystick: forward, left, turn left; each is negative in that direction
 KEYS = {  # of GLFW: the axis of the command, and the sign
@@ -50,42 +47,26 @@ class Keyboard:
 
 
 class Joystick:
-    """The first joystick that is connected.
+    """The first joystick that is connected; commands stay within the ranges of the task.
 
     Args:
-        scale: Largest vx, vy (m/s) and yaw rate (rad/s).
+        scale: vx, vy (m/s) and yaw rate (rad/s) of a stick that is pushed all the way.
+        ranges: Lowest and highest vx, vy and yaw rate.
     """
 
-    def __init__(self, scale: Sequence[float]) -> None:
+    def __init__(self, scale: Sequence[float], ranges: Mapping[str, tuple[float, float]]) -> None:
         self._scale = torch.tensor(scale)
-        self._pygame = _pygame()
-        if self._pygame.joystick.get_count() == 0:
+        self._low, self._high = torch.tensor(list(ranges.values())).T
+        stick = open_stick()
+        if stick is None:
             raise UsageError("--joystick: none is connected (--keyboard takes keys of the viewer's window)")
-        self._stick = self._pygame.joystick.Joystick(0)
-        if self._stick.get_numaxes() <= max(AXES):
-            found = f"{self._stick.get_name()!r} has {self._stick.get_numaxes()} axes"
-            raise UsageError(f"--joystick: {found}, {max(AXES) + 1} are needed")
+        if stick.num_axes <= max(AXES):
+            raise UsageError(f"--joystick: {stick.name!r} has {stick.num_axes} axes, {max(AXES) + 1} are needed")
+        self._stick = stick
 
     def read(self) -> Tensor:
         """Return the command [3] of how the sticks are held."""
-        self._pygame.event.pump()
-        return -torch.tensor([self._stick.get_axis(axis) for axis in AXES]) * self._scale
-
-
-def _pygame() -> Any:
-    """Return pygame with joysticks that are read without a window of its own."""
-    for name, value in (
-        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
-        ("SDL_VIDEODRIVER", "dummy"),
-        ("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1"),
-    ):
-        os.environ.setdefault(name, value)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # pygame's own, while it is imported
-            pygame = importlib.import_module("pygame")
-    except ImportError as error:
-        raise UsageError(f"--joystick needs: pip install 'rl-lab[play]' ({error})") from error
-    pygame.display.init()
-    pygame.joystick.init()
-    return pygame
+        held = self._stick.read()
+        if held is None:  # unplugged: stand
+            return torch.zeros(3).clamp(self._low, self._high)
+        return (-torch.tensor([held.axes[axis] for axis in AXES]) * self._scale).clamp(self._low, self._high)

@@ -2,32 +2,38 @@
 
 A step: interval events act, targets go to the actuators, physics runs, then terminations, rewards, commands, and what
 the step led to is observed. Worlds whose episodes ended are then reset, and their first observations replace the last.
-Nothing looks at a value on the host; on a CPU, where that costs nothing, work without a reset is skipped.
+Nothing looks at a value on the host; on a CPU, where that costs nothing, work without a reset is skipped. On a GPU all
+of a step is a few CUDA graphs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl_lab.core import Actions, Box, EnvironmentFault, EnvSpec, Observation, State, Step, VectorEnv
+from rl_lab.robots.captured_step import CapturedStep
+from rl_lab.robots.description import describe_task
 from rl_lab.robots.managers.commands import CommandManager, read_gait
+from rl_lab.robots.managers.control import ControlManager
 from rl_lab.robots.managers.curriculum import TerrainCurriculum
 from rl_lab.robots.managers.episode_means import EpisodeMeans
 from rl_lab.robots.managers.events import EventManager
 from rl_lab.robots.managers.mirrors import find_mirror
 from rl_lab.robots.managers.observations import ObservationManager
-from rl_lab.robots.managers.rewards import RewardManager
+from rl_lab.robots.managers.rewards import RewardManager, sensors_of
 from rl_lab.robots.managers.terminations import TerminationManager
-from rl_lab.robots.managers.terms import check_keys
+from rl_lab.robots.managers.terms import check_keys, positive
 from rl_lab.robots.mdp.reader import StateReader, robot_facts
 from rl_lab.robots.mdp.state import RobotState
-from rl_lab.robots.mdp.world import World
+from rl_lab.robots.mdp.world import World, any_of
 from rl_lab.robots.models.layout import layout_of
 from rl_lab.robots.models.scene import Physics, compile_scene
 from rl_lab.robots.registry import find_robot
@@ -73,12 +79,10 @@ class LeggedEnv(VectorEnv):
     ) -> None:
         self.num_envs, self.device = num_envs, torch.device(device)
         self._generator = torch.Generator(self.device)
-        control, simulation = dict(control or {}), dict(simulation or {})
-        check_keys("environment.control", control, ("substeps", "action_clip", "joints"))
-        self.robot = find_robot(robot).with_joints(control.get("joints") or {})
-        self.substeps, self._clip = int(control.get("substeps", 4)), float(control.get("action_clip", 10.0))
+        self._control = ControlManager(control or {}, find_robot(robot))
+        self.robot, self.substeps, self.action_clip = self._control.robot, self._control.substeps, self._control.clip
         self._terrain = TerrainCurriculum(terrain, num_envs, self.device)
-        self._build_world(simulation, events or {})
+        self._build_world(dict(simulation or {}), events or {}, sensors_of(rewards))
         gait = read_gait(commands.get("gait") or {}, self.world.facts)
         commands = {key: value for key, value in commands.items() if key != "gait"}
         self.commands = CommandManager(commands, self.world.facts, num_envs, self._generator)
@@ -88,42 +92,37 @@ class LeggedEnv(VectorEnv):
         if self.commands.curriculum is not None:
             self._tracked = self.rewards.row(self.commands.curriculum["reward"])
         self._errors = EpisodeMeans(ERRORS, num_envs, self.device)
-        self._steps, self._limit = 0, math.ceil(episode_s / self.world.facts.dt - 1e-6)
+        self._steps = 0
+        self._limit = math.ceil(positive("environment.episode_s", episode_s) / self.world.facts.dt - 1e-6)
         self._prepare(observations)
+        self._captured = self._capture() if self.world.sim.uses_graphs else None
         mirror, no_mirror = find_mirror(self.world, gait, self._terrain.scan, self._events.functions, self.observations)
         self.spec = EnvSpec(
             f"legged/{self.robot.name}{'' if terrain is None else '-rough'}",
             self.observations.space,
-            Box((len(self.robot.joints),), low=-self._clip, high=self._clip),
+            Box((len(self.robot.joints),), low=-self.action_clip, high=self.action_clip),
             max_episode_steps=self._limit,
             steps_per_second=1.0 / self.world.facts.dt,
             mirror=mirror,
             no_mirror=no_mirror,
         )
 
-    def _build_world(self, simulation: dict[str, Any], events: Mapping[str, Any]) -> None:
+    def _build_world(self, simulation: dict[str, Any], events: Mapping[str, Any], sensors: set[str]) -> None:
         own = ("backend", "num_threads", "deterministic", "contacts", "constraints")
         known = [field.name for field in fields(Physics)]
         check_keys("environment.simulation", simulation, (*own, *known))
         physics = {key: simulation[key] for key in known if key in simulation}
-        timestep = physics.get("timestep", Physics.timestep)
+        timestep = positive("environment.simulation.timestep", physics.get("timestep", Physics.timestep))
         draft = compile_scene(self.robot, None, Physics(**physics))  # names and limits; terms are read against it
         facts = robot_facts(draft, self.robot, layout_of(draft, self.robot), timestep * self.substeps, self.device)
         self._events = EventManager(events, facts, self.num_envs)
-        lag = max(physics.get("max_actuator_delay", 0.0), self._events.longest_lag)
-        model = compile_scene(self.robot, self._terrain.terrain, Physics(**{**physics, "max_actuator_delay": lag}))
+        physics["max_actuator_delay"] = max(physics.get("max_actuator_delay", 0.0), self._events.longest_lag)
+        model = compile_scene(self.robot, self._terrain.terrain, Physics(**physics), sensors)
         options = {key: simulation[key] for key in own if key in simulation}
         sim = make_sim(model, self.num_envs, device=self.device, randomized=self._events.fields, **options)
         layout = layout_of(model, self.robot)
         self.world = World(sim, self.robot, layout, facts, self._generator, self._terrain.origins())
-        joints = self.robot.joints
-        self._scale = torch.tensor([joint.action_scale for joint in joints], device=self.device)
-        is_target = torch.tensor(
-            [joint.control in ("position", "torque_speed") for joint in joints], device=self.device
-        )
-        self._rest = torch.where(is_target, facts.default_pos, 0.0)
-        self._believes = is_target.float()  # which controllers compare their encoder with the target
-        self._actuators = torch.tensor(layout.actuator, device=self.device)
+        self._control.bind(facts, layout)
 
     def _prepare(self, observations: Mapping[str, Any]) -> None:
         """Draw everything once, so that the widths of all observations are known."""
@@ -137,23 +136,48 @@ class LeggedEnv(VectorEnv):
         self.last_state = self._read()  # what the last step led to, before any reset: for testers and recorders
         self.observations = ObservationManager(observations, self.last_state, self._generator)
 
+    def _capture(self) -> CapturedStep:
+        owners = [part for name, part in self._parts().items() if name not in ("sim", "observations")]
+        owners += [self, *self.observations.groups.values()]
+        return CapturedStep(self._take_step, self, owners, self.world.sim, self._generator)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps are replays of CUDA graphs."""
+        return self._captured is not None and self._captured.is_recorded
+
+    def _kept(self) -> AbstractContextManager[None]:
+        """Return a context in which anything may change what lies between two steps, which may be captured."""
+        return nullcontext() if self._captured is None else self._captured.kept()
+
     def reset(self, seed: int) -> Observation:
         """Start every world anew; the same seed gives the same episodes."""
         self._generator.manual_seed(seed)
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self.commands.begin()
-        self.world.origins = self._terrain.begin(self._generator)
-        self._events.start(self.world)
-        self._reset_worlds(everywhere)
-        return self._first_observations(everywhere)
+        with self._kept():
+            self.commands.begin()
+            self.world.origins = self._terrain.begin(self._generator)
+            self._events.start(self.world)
+            self._reset_worlds(everywhere)
+            return self._first_observations(everywhere)
 
     def step(self, actions: Actions) -> Step:
         """Step every world; one that ends its episode is reset within the same call."""
         assert isinstance(actions, Tensor)
-        state = self._advance(actions.to(self.device).clamp(-self._clip, self._clip))
+        self._steps += 1
+        if self._captured is None:
+            step, self.last_state = self._take_step(actions.to(self.device))
+            return step
+        is_usual = self.commands.fixed is None and not self.world.sim.is_stale
+        step, self.last_state = self._captured(actions.to(self.device), is_usual=is_usual)
+        if self._steps % CHECK_EVERY == 0:
+            self.world.sim.check()
+        return step
+
+    def _take_step(self, actions: Tensor) -> tuple[Step, RobotState]:
+        state = self._advance(actions.clamp(-self.action_clip, self.action_clip))
         terminated, cut, infos = self._terminations(state)
         state.terminated = terminated
-        self.last_state = state
         rewards = self.rewards(state)
         cut = cut | self._terrain.is_outside(state.base_pos) | (self._elapsed >= self._limit)
         truncated = cut & ~terminated
@@ -162,22 +186,18 @@ class LeggedEnv(VectorEnv):
         state.command = self.commands.advance(state)
         self._reader.remember(state)
         final = self.observations.advance(state)
-        if self.device.type == "cpu" and not bool(ended.any()):
-            return Step(final, rewards, terminated, truncated, final, infos)
+        if not any_of(ended):
+            return Step(final, rewards, terminated, truncated, final, infos), state
         self._end_episodes(state, ended, infos)
         self._reset_worlds(ended)
-        return Step(self._first_observations(ended), rewards, terminated, truncated, final, infos)
+        return Step(self._first_observations(ended), rewards, terminated, truncated, final, infos), state
 
     def _advance(self, actions: Tensor) -> RobotState:
         """Act, let time pass, and return where that led."""
         self._events.advance(self.world)
-        targets = self._rest + self._scale * actions - self._believes * self.world.joint_offset
-        control = torch.empty_like(targets)
-        control[:, self._actuators] = targets
-        self.world.sim.write("ctrl", control)
+        self.world.sim.write("ctrl", self._control(actions, self.world.joint_offset))
         self.world.sim.step(self.substeps)
-        self._steps += 1
-        if self.device.type == "cpu" or self._steps % CHECK_EVERY == 0:
+        if self._captured is None:
             self.world.sim.check()
         self._elapsed = self._elapsed + 1.0
         self._actions = (actions, *self._actions[:2])
@@ -222,6 +242,8 @@ class LeggedEnv(VectorEnv):
 
     def get_state(self) -> State:
         """Return all that the next step depends on."""
+        if self._captured is not None:
+            self.world.sim.check()
         return {
             "id": self.spec.id,
             "rng": self._generator.get_state(),
@@ -234,15 +256,14 @@ class LeggedEnv(VectorEnv):
     def set_state(self, state: State) -> None:
         """Go on from `state`."""
         if state["id"] != self.spec.id or len(state["elapsed"]) != self.num_envs:
-            found = f"{len(state['elapsed'])} worlds of {state['id']!r}"
-            raise EnvironmentFault(
-                f"environment {self.spec.id!r} has {self.num_envs} worlds and cannot go on from {found}"
-            )
-        for name, part in self._parts().items():
-            part.set_state(state[name])
-        self._elapsed = torch.as_tensor(state["elapsed"]).to(self.device, copy=True)
-        first, second, third = (torch.as_tensor(action).to(self.device, copy=True) for action in state["actions"])
-        self._actions, self._steps = (first, second, third), state["steps"]
+            found = f"cannot go on from {len(state['elapsed'])} worlds of {state['id']!r}"
+            raise EnvironmentFault(f"environment {self.spec.id!r} has {self.num_envs} worlds and {found}")
+        with self._kept():
+            for name, part in self._parts().items():
+                part.set_state(state[name])
+            self._elapsed = torch.as_tensor(state["elapsed"]).to(self.device, copy=True)
+            first, second, third = (torch.as_tensor(action).to(self.device, copy=True) for action in state["actions"])
+            self._actions, self._steps = (first, second, third), state["steps"]
         self._generator.set_state(torch.as_tensor(state["rng"]).cpu())
 
     def _parts(self) -> dict[str, Any]:
@@ -260,23 +281,15 @@ class LeggedEnv(VectorEnv):
 
     def describe(self) -> dict[str, Any]:
         """Return what a deployed policy must know, as a plain tree."""
-        joints = self.robot.joints
-        columns = {
-            key: [vars(joint)[key] for joint in joints]
-            for key in ("kp", "kd", "default", "action_scale", "effort", "control")
-        }
-        return {
-            "robot": self.robot.name,
-            "joint_names": list(self.robot.joint_names),
-            **columns,
-            "action_clip": self._clip,
-            "control_hz": 1.0 / self.world.facts.dt,
-            "physics_hz": 1.0 / float(self.world.model.opt.timestep),
-            "observations": {name: group.describe() for name, group in self.observations.groups.items()},
-            "command_names": ["vx", "vy", "yaw_rate"],
-            "command_ranges": {axis: list(ends) for axis, ends in self.commands.ranges.items()},
-            "gait_cycle_s": self._reader.gait.cycle_s,
-        }
+        return describe_task(self, self._terrain.scan)
+
+    def notes(self) -> list[str]:
+        """Return what makes the simulation slow."""
+        return [f"environment {self.spec.id!r}: {note}" for note in self.world.sim.notes]
+
+    def attach(self, crash: Path) -> None:
+        """Write worlds that are not finite there."""
+        self.world.sim.dump_dir = crash
 
     def render(self) -> Tensor:
         """Return the picture of the first world."""

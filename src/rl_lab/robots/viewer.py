@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,25 +11,8 @@ from typing import Any
 import mujoco
 
 from rl_lab.core import EnvironmentFault
+from rl_lab.core.pace import Pace
 from rl_lab.robots.legged_env import LeggedEnv
-
-
-class Pace:
-    """Real time: every call returns a step later than the one before.
-
-    Args:
-        dt: Seconds of a step.
-    """
-
-    def __init__(self, dt: float) -> None:
-        self._dt, self._next = dt, time.monotonic()
-
-    def wait(self) -> bool:
-        """Wait for the next step and return True; what was too slow is not caught up with."""
-        now = time.monotonic()
-        self._next = max(self._next + self._dt, now)
-        time.sleep(self._next - now)
-        return True
 
 
 class Viewer:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core.metrics import Mean, Numbers
+from rl_lab.core.ranks import Ranks
 
 Number = Tensor | float
 
@@ -48,6 +49,17 @@ class Accumulators:
         """Return the means, sorted by key, without those of weight 0, and start anew."""
         means, self._sums = self.so_far(), {}
         return dict(sorted(means.items()))
+
+    def join(self, ranks: Ranks) -> None:
+        """Take in what the other ranks have summed; all of them then hold the sums of all."""
+        if ranks.size == 1:
+            return
+        joined: dict[str, tuple[Number, Number]] = {}
+        for sums in ranks.gather(_to_floats(self._sums)):
+            for key, (total, weight) in sums.items():
+                old_total, old_weight = joined.get(key, (0.0, 0.0))
+                joined[key] = (old_total + total, old_weight + weight)
+        self._sums = joined
 
     def get_state(self) -> dict[str, Any]:
         """Return the running sums."""

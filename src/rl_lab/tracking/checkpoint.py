@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rl_lab.core.durable import fsync_directory, reason
 from rl_lab.core.errors import CheckpointError, ConfigError
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.tracking.atomic import remove_directory, remove_leftovers, replace_file, temporary_sibling
 from rl_lab.tracking.checkpoint_files import (
     Content,
@@ -55,10 +56,14 @@ class Entry:
 
 
 class CheckpointStore:
-    """Saves, verifies, finds and rotates the checkpoints in one directory."""
+    """Saves, verifies, finds and rotates the checkpoints in one directory.
 
-    def __init__(self, directory: Path | str, keep_last: int = 2, keep_best: int = 1) -> None:
-        self.directory = Path(directory)
+    The ranks of a run save together: what is not the first one's lies in a directory of its own within the checkpoint,
+    which gets its name when all of it is there.
+    """
+
+    def __init__(self, directory: Path | str, keep_last: int = 2, keep_best: int = 1, ranks: Ranks = ALONE) -> None:
+        self.directory, self._ranks = Path(directory), ranks
         if keep_last < 1 or keep_best < 0:
             raise ConfigError(f"training.keep_last must be >= 1 and keep_best >= 0, not {keep_last} and {keep_best}")
         self.keep_last, self.keep_best = keep_last, keep_best
@@ -71,43 +76,67 @@ class CheckpointStore:
         """
         segments: Segments = {}
         content = Content(*encode(state, segments), segments)
-        with self._disk_errors():
-            self.directory.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self.directory)
-            serial = max(self._serials(), default=0) + 1
+        is_first, temporary, serial = self._ranks.is_first, self.directory, 0
+        with ExitStack() as cleaning:  # also an interrupt must not leave half a checkpoint behind
+            with self._disk_errors():
+                if is_first:
+                    temporary, serial = self._begin()
+                    cleaning.callback(shutil.rmtree, temporary, ignore_errors=True)
+            name, serial = self._ranks.first((temporary.name, serial))
             header = {"serial": serial, "counters": dict(counters), "phase": phase, "score": _finite(score)}
-            path = self._path(serial)
-            stored = self._stored_segments() if segments else {}
-            self._publish(path, lambda directory: write_files(directory, content, header, stored))
-            sound, newer = self._scan()
-            try:
-                self._point(path, sound)
-            finally:  # a full disk must not keep the rotation from freeing it
-                self._rotate(serial, sound, newer)
-        return path
+            with self._disk_errors():
+                own = self.directory / name / self._ranks.folder
+                own.mkdir(exist_ok=is_first)
+                write_files(own, content, header, self._stored_segments() if segments else {})
+            with self._disk_errors():
+                if is_first:
+                    os.rename(temporary, self._path(serial))
+                    cleaning.pop_all()
+                    self._settle(serial)
+        return self._path(serial)
+
+    def _begin(self) -> tuple[Path, int]:
+        """Make the directory that will be the next checkpoint, under another name; return it and its number."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.directory)
+        serial = max(self._serials(), default=0) + 1
+        temporary = temporary_sibling(self._path(serial))
+        temporary.mkdir()
+        return temporary, serial
+
+    def _settle(self, serial: int) -> None:
+        """Force the new name to the disk, point at it and drop old ones."""
+        fsync_directory(self.directory)
+        sound, newer = self._scan()
+        try:
+            self._point(self._path(serial), sound)
+        finally:  # a full disk must not keep the rotation from freeing it
+            self._rotate(serial, sound, newer)
 
     def load_newest(self) -> Loaded:
-        """Return the newest whole checkpoint and name the damaged ones that are newer."""
+        """Return the newest checkpoint that is whole, for all ranks, and name the damaged ones that are newer."""
         damaged: list[str] = []
-        for serial in reversed(self._serials()):
-            path = self._path(serial)
+        for serial in self._ranks.first(self._serials()[::-1]):
+            path, loaded, wrong = self._path(serial), None, None
             try:
-                manifest = read_manifest(path)
-                return Loaded(read_state(path, manifest), manifest, path, damaged)
+                loaded = _read(path, self._ranks, damaged)
             except DamagedError as error:
-                damaged.append(f"{path.name}: {error}")
+                wrong = f"{path.name}: {error}"
+            wrong = next(filter(None, self._ranks.gather(wrong)), None)
+            if wrong is None and loaded is not None:
+                return loaded
+            damaged.append(str(wrong))
         why = f"every one is damaged ({'; '.join(damaged)})" if damaged else "there is none"
         raise CheckpointError(f"no whole checkpoint in {self.directory}: {why}")
 
     @staticmethod
-    def load(path: Path | str) -> Loaded:
+    def load(path: Path | str, ranks: Ranks = ALONE) -> Loaded:
         """Return this checkpoint, or raise CheckpointError that says what is wrong with it."""
         directory = Path(path)
         if not directory.is_dir():
             raise CheckpointError(f"no checkpoint at {directory}: expected a directory with MANIFEST.json")
         try:
-            manifest = read_manifest(directory)
-            return Loaded(read_state(directory, manifest), manifest, directory, [])
+            return _read(directory, ranks, [])
         except DamagedError as error:
             raise CheckpointError(f"checkpoint {directory} is damaged: {error}") from error
 
@@ -148,20 +177,11 @@ class CheckpointStore:
         found: dict[str, Stored] = {}
         for serial in self._serials():
             try:
-                found |= stored_segments(self._path(serial), read_manifest(self._path(serial)))
+                own = self._path(serial) / self._ranks.folder
+                found |= stored_segments(own, read_manifest(own))
             except (DamagedError, CheckpointError):
                 continue
         return found
-
-    def _publish(self, path: Path, fill: Callable[[Path], None]) -> None:
-        temporary = temporary_sibling(path)
-        temporary.mkdir()
-        with ExitStack() as cleaning:  # also an interrupt must not leave half a checkpoint behind
-            cleaning.callback(shutil.rmtree, temporary, ignore_errors=True)
-            fill(temporary)
-            os.rename(temporary, path)
-            cleaning.pop_all()
-        fsync_directory(self.directory)
 
     def _point(self, newest: Path, sound: list[Entry]) -> None:
         """Let the pointer files name the newest and the best; nothing depends on them, so they are not forced out."""
@@ -181,11 +201,23 @@ class CheckpointStore:
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
+        """Raise CheckpointError in all ranks where the disk refuses one of them; all wait for all."""
+        wrong: OSError | None = None
         try:
             yield
         except OSError as error:
-            message = f"cannot save a checkpoint in {self.directory}: {reason(error)}; the earlier ones are untouched"
-            raise CheckpointError(message) from error
+            wrong = error
+        said = next(filter(None, self._ranks.gather(wrong and reason(wrong))), None)
+        if said is not None:
+            message = f"cannot save a checkpoint in {self.directory}: {said}; the earlier ones are untouched"
+            raise CheckpointError(message) from wrong
+
+
+def _read(path: Path, ranks: Ranks, damaged: list[str]) -> Loaded:
+    """Return what a checkpoint holds of this rank."""
+    own = path / ranks.folder
+    manifest = read_manifest(own)
+    return Loaded(read_state(own, manifest), manifest, path, damaged)
 
 
 def _best(entries: Iterable[Entry]) -> Entry | None:

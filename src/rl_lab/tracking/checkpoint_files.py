@@ -23,11 +23,12 @@ import rl_lab
 from rl_lab.core.durable import fsync_directory, reason
 from rl_lab.core.errors import CheckpointError
 from rl_lab.tracking.atomic import write_durable
+from rl_lab.tracking.checkpoint_migrations import to_today
 from rl_lab.tracking.segments import PREFIX, Stored, key_of, place_segment, read_segments, segment_name
 from rl_lab.tracking.state_codec import Segments, Tensors, decode
 from rl_lab.tracking.tensor_file import read_tensors, write_tensors
 
-SCHEMA_VERSION = 2  # of files and state; version 1 has the same files, but its episodes and environments differ
+SCHEMA_VERSION = 2  # of files and state; what differed before is in `checkpoint_migrations`
 MANIFEST, TENSORS, STATE = "MANIFEST.json", "tensors.safetensors", "state.json"
 _MAX_MANIFEST_BYTES = 1 << 25  # about 170 bytes for each segment
 
@@ -59,18 +60,19 @@ def write_files(
         placed = place_segment(directory, segment, stored.get(key))
         files[placed.path.name] = {"sha256": placed.sha256, "bytes": placed.num_bytes, "mtime_ns": placed.mtime_ns}
     manifest = {"schema_version": SCHEMA_VERSION, **header, "files": files, "versions": _versions()}
-    manifest["sha256"] = _self_hash(manifest)
+    manifest["sha256"] = self_hash(manifest)
     write_durable(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
     fsync_directory(directory)
 
 
 def read_state(directory: Path, manifest: Mapping[str, Any]) -> Any:
-    """Return the state tree. Raises DamagedError when a byte of a listed file is not what the manifest says."""
+    """Return the state tree in today's layout. Raises DamagedError when a byte of a listed file is not as written."""
     for name, entry in manifest["files"].items():
         _verify(directory / name, entry)
     try:
         structure = json.loads((directory / STATE).read_bytes())
-        return decode(structure, read_tensors(directory / TENSORS), read_segments(directory, manifest["files"]))
+        state = decode(structure, read_tensors(directory / TENSORS), read_segments(directory, manifest["files"]))
+        return to_today(state, manifest["schema_version"])
     except OSError as error:
         raise DamagedError(reason(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
@@ -97,7 +99,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not JSON") from error
     _check_schema(manifest, path)
-    if manifest.get("sha256") != _self_hash(manifest):
+    if manifest.get("sha256") != self_hash(manifest):
         raise DamagedError(f"{MANIFEST} was changed (its own sha256 differs)")
     return manifest
 
@@ -156,7 +158,8 @@ def _require_plain(path: Path, size: int | None) -> None:
         raise DamagedError(f"{path.name} has {info.st_size} bytes instead of {size}")
 
 
-def _self_hash(manifest: Mapping[str, Any]) -> str:
+def self_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the sha256 of a manifest's content."""
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

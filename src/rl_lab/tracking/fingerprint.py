@@ -27,9 +27,11 @@ GROUPS = {  # name of the hash -> top-level keys of the checkpoint
 
 
 def fingerprint(run: RunDirectory, checkpoint: Path | None = None) -> dict[str, str]:
-    """Return the hashes of a checkpoint (the newest whole one) and of the metrics up to it."""
+    """Return the hashes of a checkpoint (the newest whole one), all ranks' parts, and of the metrics up to it."""
     loaded = CheckpointStore.load(checkpoint) if checkpoint else CheckpointStore(run.checkpoints).load_newest()
-    hashes = {name: tree_hash([loaded.state.get(key) for key in keys]) for name, keys in GROUPS.items()}
+    others = [CheckpointStore.load(path).state for path in sorted(loaded.path.glob("rank_*"))]
+    states = [loaded.state, *others]
+    hashes = {name: tree_hash([state.get(key) for state in states for key in keys]) for name, keys in GROUPS.items()}
     return {**hashes, "metrics": _metrics_hash(run, loaded)}
 
 

@@ -8,81 +8,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_lab.core.durable import DISK_FULL, reason
-from rl_lab.core.errors import CheckpointError, RunDirectoryError
+from rl_lab.core.durable import reason
+from rl_lab.core.errors import RunDirectoryError
+from rl_lab.tracking.growing_file import GrowingFile
 
 _TAIL_BYTES = 1 << 16
 
 
-class JsonLines:
-    """Appends rows. While the disk is full they wait in memory, so that a run outlives it without a gap in its file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-        self._waiting = b""
+class JsonLines(GrowingFile):
+    """Appends rows."""
 
     def open(self, size: int | None = None) -> None:
         """Open for appending at `size` bytes, cutting off the rest; None keeps every whole line."""
-        self.close_quietly()
-        try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            present = os.fstat(self._descriptor).st_size
-            if size is None:
-                size = _end_of_last_line(self._descriptor, present)
-            if size <= present:
-                os.ftruncate(self._descriptor, size)
-                return
-        except OSError as error:
-            raise RunDirectoryError(f"cannot open {self.path}: {reason(error)}") from error
-        self.close_quietly()
-        raise CheckpointError(f"{self.path} has {present} bytes, but the checkpoint was made at {size}: it was cut")
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether rows can be appended."""
-        return self._descriptor is not None
+        super().open(_end_of_last_line(self.path) if size is None else size)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write a row; it is visible to readers at once, and durable after `sync`."""
-        assert self._descriptor is not None, f"{self.path.name} is written before it was opened"
-        self._waiting += json.dumps(row).encode() + b"\n"
-        self._flush()
-
-    def sync(self) -> int:
-        """Force all rows to the disk and return the size of the file."""
-        if self._descriptor is None:
-            return 0
-        self._flush()
-        if self._waiting:
-            raise CheckpointError(f"cannot write {self.path}: disk full ({len(self._waiting)} bytes wait in memory)")
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {self.path}: {reason(error)}") from error
-        return os.fstat(self._descriptor).st_size
-
-    def close(self) -> None:
-        """Write what waits and close."""
-        try:
-            self.sync()
-        finally:
-            self.close_quietly()
-
-    def close_quietly(self) -> None:
-        """Close without another write."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor, self._waiting = None, b""
-
-    def _flush(self) -> None:
-        assert self._descriptor is not None
-        try:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise RunDirectoryError(f"cannot write {self.path}: {reason(error)}") from error
+        self.write(json.dumps(row).encode() + b"\n")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -116,6 +58,13 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _end_of_last_line(descriptor: int, size: int) -> int:
-    tail = os.pread(descriptor, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
-    return max(0, size - _TAIL_BYTES) + tail.rfind(b"\n") + 1
+def _end_of_last_line(path: Path) -> int:
+    if not path.is_file():
+        return 0
+    try:
+        with open(path, "rb") as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+            file.seek(start)
+            return start + file.read().rfind(b"\n") + 1
+    except OSError as error:
+        raise RunDirectoryError(f"cannot open {path}: {reason(error)}") from error

@@ -14,7 +14,8 @@ from pathlib import Path
 from rl_lab.core.durable import reason
 from rl_lab.core.errors import RunDirectoryError
 
-_RETRIES, _RETRY_S = 6, 0.05  # `is_locked` of another process holds it for a moment
+_RETRY_S = 0.05
+_MOMENT_S = 0.25  # `is_locked` of another process holds it for so long at most
 _held: set[int] = set()
 
 
@@ -29,15 +30,15 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; raise RunDirectoryError that names the owner when another process holds it."""
+def exclusive_lock(path: Path, wait_s: float = _MOMENT_S) -> Iterator[None]:
+    """Hold the lock file `path`; raise RunDirectoryError that names the owner when another holds it for longer."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise RunDirectoryError(f"cannot write in run directory {path.parent}: {reason(error)}") from error
     _held.add(descriptor)
     try:
-        _acquire(descriptor, path)
+        _acquire(descriptor, path, wait_s)
         _write_owner(descriptor)
         yield
         os.ftruncate(descriptor, 0)
@@ -47,13 +48,14 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             _release(descriptor)
 
 
-def _acquire(descriptor: int, path: Path) -> None:
-    for attempt in range(_RETRIES):
+def _acquire(descriptor: int, path: Path, wait_s: float) -> None:
+    end = time.monotonic() + wait_s
+    while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if attempt == _RETRIES - 1:
+            if time.monotonic() > end:
                 break
             time.sleep(_RETRY_S)
         except OSError as error:

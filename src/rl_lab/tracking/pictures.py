@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rl_lab.core.metrics import Metrics, Numbers, Picture
+from rl_lab.ops.png import encode_png
 from rl_lab.tracking.atomic import replace_file
-from rl_lab.tracking.png import encode_png
 
 
 class Pictures:

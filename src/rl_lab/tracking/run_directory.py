@@ -32,6 +32,8 @@ class RunDirectory:
         self.metrics_file = path / "metrics.jsonl"
         self.perf_file = path / "perf.jsonl"
         self.events_file = path / "events.jsonl"
+        self.step_chain_file = path / "steps.chain"
+        self.update_chain_file = path / "updates.chain"
         self.summary_file = path / "metrics.json"
         self.status_file = path / "status"
         self.heartbeat_file = path / "heartbeat"
@@ -152,7 +154,7 @@ class RunDirectory:
         if self.manifest_file.exists():
             raise RunDirectoryError(f"{self.path} already holds a run; continue it with `lab resume {self.path}`")
         ours = (self.checkpoints, self.media, self.tb, self.code)
-        unfinished = {*(directory.name for directory in ours), *files}  # of one that died while it was made
+        unfinished = {*(directory.name for directory in ours), *files, "logs"}  # of one that died while it was made
         remains = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
         if any(name not in unfinished and not name.startswith(".tmp-") for name in remains):
             raise RunDirectoryError(f"{self.path} is not empty and not a run directory; give a new or an empty one")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
-from rl_lab.tracking.png import png_size
+from rl_lab.ops.png import png_size
 from rl_lab.tracking.sinks import Row, Sink, numbers
 
 
@@ -20,7 +21,15 @@ class TensorBoardSink(Sink):
         """Begin an event file; on a resume TensorBoard hides what was logged after the checkpoint."""
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and not needed to read runs
 
+        if resumed:
+            self._wait_for_a_later_name()
         self._writer = SummaryWriter(str(self._directory), purge_step=start_step + 1 if resumed else None)
+
+    def _wait_for_a_later_name(self) -> None:
+        """Let the second pass in which the newest file was begun: it is in their names, by which they are read."""
+        seconds = [int(path.name.split(".")[3]) for path in self._directory.glob("events.out.tfevents.*")]
+        if seconds:
+            time.sleep(min(max(max(seconds) + 1 - time.time(), 0.0), 1.0))
 
     def row(self, row: Row) -> None:
         """Write the metrics of a row."""

@@ -18,7 +18,9 @@ from rl_lab.core.context import Counters
 from rl_lab.core.durable import reason
 from rl_lab.core.errors import NotFiniteError
 from rl_lab.core.metrics import Metrics
+from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.tracking.accumulators import Accumulators
+from rl_lab.tracking.hash_chain import Extent, HashChain
 from rl_lab.tracking.jsonl import JsonLines, last_row, read_rows
 from rl_lab.tracking.perf import Timer, WallClock
 from rl_lab.tracking.pictures import Pictures
@@ -43,15 +45,18 @@ class Tracker:
         every_steps: int | None = None,
         every_updates: int | None = None,
         frames_per_step: int = 1,
+        ranks: Ranks = ALONE,
+        hash_chain: Extent = "none",
     ) -> None:
-        self.run, self._sinks, self._frames_per_step = run, list(sinks), frames_per_step
+        self.run, self._sinks, self._frames_per_step, self._ranks = run, list(sinks), frames_per_step, ranks
         self._metrics, self._perf, self._events = map(JsonLines, (run.metrics_file, run.perf_file, run.events_file))
-        self._sums, self._pictures = Accumulators(), Pictures(run.media)
+        self._sums, self._pictures, self.chain = Accumulators(), Pictures(run.media), HashChain(run, hash_chain)
         self._step_clock = Every(every_steps) if every_steps else None
         self._update_clock = Every(every_updates) if every_updates else None
         self._wall = WallClock()
         self._early_events: list[dict[str, Any]] = []
         self._last_progress = 0.0
+        self.watched: Gauges = dict  # further numbers of this moment, for perf.jsonl
 
     def open(self, total_steps: int, counters: Counters | None = None) -> None:
         """Open files and sinks. Without a `set_state` before, the run begins anew and old rows are dropped."""
@@ -59,6 +64,7 @@ class Tracker:
         if not resumed:
             self._metrics.open(0)
             self._events.open(0)
+            self.chain.open()
         self._perf.open(None if resumed else 0)
         counters = counters or Counters()
         before = (last_row(self.run.perf_file) or {}).get("perf/elapsed_s", 0.0)
@@ -102,11 +108,13 @@ class Tracker:
         with self.timer("log"):
             self.check_finite()
             position = self._position(counters, phase_name)
+            self._sums.join(self._ranks)
             if self._sums:
                 self._write_row({**position, **self._sums.means(), **gauges()})
-        perf = {**position, **self._wall.report(counters.env_steps, counters.updates), "time": time.time()}
-        self._perf.append(perf)
-        self._broadcast(lambda sink: sink.perf(perf))
+            self.chain.flush()
+        perf = {**position, **self._wall.report(counters.env_steps, counters.updates), **self.watched()}
+        perf["time"] = time.time()
+        self._write_perf(perf)
 
     def write(self, group: str, metrics: Metrics, counters: Counters, phase_name: str) -> dict[str, float]:
         """Write a row of its own at once (evaluations) and return its values by `group/name`."""
@@ -137,17 +145,25 @@ class Tracker:
 
     def get_state(self) -> dict[str, Any]:
         """Force all rows to the disk and return sums, clocks and file sizes."""
+        offsets = {"metrics": self._metrics.sync(), "events": self._events.sync()}
+        return {**self._kept(), "offsets": offsets, "hash_chain": self.chain.get_state()}
+
+    def _kept(self) -> dict[str, Any]:
         clocks = {"steps": self._step_clock, "updates": self._update_clock}
         return {
             "sums": self._sums.get_state(),
             "clocks": {name: [clock.interval, clock.last] for name, clock in clocks.items() if clock},
-            "offsets": {"metrics": self._metrics.sync(), "events": self._events.sync()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: rows and events that were written after it are cut off."""
+        """Go on from a checkpoint: rows, events and links of the chain that were written after it are cut off."""
         self._metrics.open(state["offsets"]["metrics"])
         self._events.open(state["offsets"]["events"])
+        if lost := self.chain.set_state(state.get("hash_chain", {})):  # early checkpoints have none
+            self.event("hash_chain_lost", message=f"the run goes on without its hash chain: {lost}")
+        self._keep(state)
+
+    def _keep(self, state: Mapping[str, Any]) -> None:
         self._sums.set_state(state["sums"])
         for name, clock in (("steps", self._step_clock), ("updates", self._update_clock)):
             if clock and name in state["clocks"]:
@@ -158,7 +174,7 @@ class Tracker:
         """Write `metrics.json` (with `summary` in front) and close files and sinks."""
         with ExitStack() as closing:  # a file that cannot be written must not keep the others open
             closing.callback(self._broadcast, lambda sink: sink.close())
-            for file in (self._metrics, self._events, self._perf):
+            for file in (self._metrics, self._events, self._perf, self.chain):
                 closing.callback(file.close)
             if self._metrics.is_open:
                 self.run.write_summary({**(summary or {}), **_summary(self.run)})
@@ -177,6 +193,10 @@ class Tracker:
     def _write_row(self, row: dict[str, Any]) -> None:
         self._metrics.append(row)
         self._broadcast(lambda sink: sink.row(row))
+
+    def _write_perf(self, perf: dict[str, Any]) -> None:
+        self._perf.append(perf)
+        self._broadcast(lambda sink: sink.perf(perf))
 
     def _save_pictures(self, counters: Counters) -> None:
         for key, png in self._pictures.drain():

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_chunks import RecedingHorizon, read_chunks
+from rl_lab.components.action_chunks import RecedingHorizon, differs, read_chunks
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.learner import Learner, trained
@@ -112,7 +112,7 @@ class BehaviorCloning(Workflow):
         max_grad_norm: Longest gradient; null leaves it free.
     """
 
-    imitates = True
+    imitates = reduces_over_ranks = True
 
     def __init__(
         self,
@@ -152,6 +152,7 @@ class BehaviorCloning(Workflow):
             components,
             normalize_observations=self.normalize_observations,
             shift_pad=self.image_shift,
+            ranks=context.ranks,
         ).to(context.device)
         self._reject_misfits(components["actor"])
         self.policy = ClonePolicy(components["actor"], self.code, self.prediction_horizon, self.numbers)
@@ -163,6 +164,7 @@ class BehaviorCloning(Workflow):
         self._horizons = self._make_horizons(context) if self.is_chunked else {}
         self._ensemble = self._make_ensemble(context)
         self._decisions = None if self._ensemble is None else Decisions(self._decide, context)
+        self._said: Actions = {}  # by the ensemble, at this step
 
     def _reject_misfits(self, trunk: nn.Module) -> None:
         wanted, limit = self.observation_horizon * self.perception.output_dim, self._spec.max_episode_steps
@@ -213,8 +215,8 @@ class BehaviorCloning(Workflow):
     ) -> tuple[Actions, Extras, Carry]:
         """Sample, or take the most likely action; with chunks, go on with what was predicted."""
         if self._decisions is not None:
-            actions, carry = self._decisions("mean", obs, carry, is_first)
-            return actions, {}, carry
+            self._said, carry = self._decisions("mean", obs, carry, is_first)
+            return self._said, {}, carry
         if self.is_chunked:
             actions, carry = self._horizons[explore](obs, carry, is_first)
             return actions, {}, carry
@@ -222,6 +224,12 @@ class BehaviorCloning(Workflow):
         pi = self.policy.distribution(self._output(features), mask)
         action = (pi.sample() if explore else pi.mode())[:, 0]
         return self.code.to_environment(action), {} if carry is None else {CARRY: carry}, after
+
+    def took(self, carry: Carry, actions: Actions) -> Carry:
+        """Give up chunks that somebody else has interrupted: the next one begins where the correction ended."""
+        if self._ensemble is not None:
+            return self._ensemble.interrupted(carry, differs(self._said, actions))
+        return self._horizons[True].interrupted(carry, actions) if self.is_chunked else carry
 
     def _plan(self, explore: bool, seen: Observation) -> Actions:
         """Return chunks [n, length, ...] of the environment's actions for observations [n, history, ...]."""
@@ -263,7 +271,7 @@ class BehaviorCloning(Workflow):
         else:
             targets = targets.unsqueeze(1)
         pi = self.policy(seen.features.flatten(1), mask)
-        loss = weighted_mean(-pi.log_prob(targets).flatten(), weights)
+        loss = weighted_mean(-pi.log_prob(targets).flatten(), weights, self.learner.ranks)
         norm = self.learner.descend(loss)
         return {"loss": loss.detach(), "grad_norm": norm, **self._quality(pi.mode().detach(), targets, weights)}
 

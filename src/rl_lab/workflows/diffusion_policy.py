@@ -14,9 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_lab.components.action_chunks import RecedingHorizon, read_chunks
-from rl_lab.components.action_generators import ActionGenerator
-from rl_lab.components.chunk_policy import ChunkPolicy, HistoryEncoder
+from rl_lab.components.action_chunks import ChunkWorkflow, RecedingHorizon, read_chunks
+from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
 from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.learner import Learner, trained
 from rl_lab.components.unit_range import ObservationRange, UnitRange
@@ -31,7 +30,6 @@ from rl_lab.core import (
     Metrics,
     Observation,
     Phase,
-    Workflow,
     WorkflowContext,
     flat_dim,
     hook,
@@ -40,7 +38,7 @@ from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.schedules import warm_cosine
 
 
-class DiffusionPolicy(Workflow):
+class DiffusionPolicy(ChunkWorkflow):
     """Imitation for continuous actions; components: generator (Diffusion or FlowMatching), encoder? (ResNet).
 
     Args:
@@ -55,7 +53,7 @@ class DiffusionPolicy(Workflow):
         max_grad_norm: Longest gradient; null leaves it free.
     """
 
-    imitates = True
+    imitates = reduces_over_ranks = True
 
     def __init__(
         self,
@@ -84,20 +82,16 @@ class DiffusionPolicy(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Bind the generator to the task, copy the weights that act and build the optimiser `policy`."""
         self._spec, self._device, self._sources = context.spec, context.device, context.buffers
+        self._ranks = context.ranks
         space = context.spec.action
         if not isinstance(space, Box):
             reject_actions(context.spec, "DiffusionPolicy")
-        generator = context.components["generator"]
-        if not isinstance(generator, ActionGenerator):
-            raise ConfigError("components.generator: needs an ActionGenerator (choices: Diffusion, FlowMatching)")
         self.action_dim, self._action_shape, self._bounds = flat_dim(space), space.shape, (space.low, space.high)
         self.observation_range = ObservationRange(context.spec.observation).to(self._device)
         self.action_range = UnitRange(self.action_dim).to(self._device)
-        pictures = self.observation_range.pictures
-        cameras = context.components.get("encoder") if pictures else None
-        encoder = HistoryEncoder(self.observation_range.vector_dim, pictures, cameras)
-        generator.network.bind(self.action_dim, self.prediction_horizon, encoder.output_dim, self.observation_horizon)
-        self.policy = ChunkPolicy(encoder, generator).to(self._device)
+        horizons = {"length": self.prediction_horizon, "history": self.observation_horizon}
+        policy = bound_policy(context.components, self.observation_range, action_dim=self.action_dim, **horizons)
+        self.policy = policy.to(self._device)
         self.average = WeightAverage(self.policy, self.average_power, self.average_most)
         self.learner = Learner(context, "policy", trained(self.policy), lr=1e-4, max_grad_norm=self.max_grad_norm)
         self.num_updates, self._has_ranges = 0, False
@@ -106,10 +100,6 @@ class DiffusionPolicy(Workflow):
         self._horizon = RecedingHorizon(
             self._plan, history=self.observation_horizon, num_actions=self.action_horizon, context=context
         )
-
-    def initial_carry(self, num_envs: int) -> Carry:
-        """Return an empty queue of actions, and no observations."""
-        return self._horizon.initial_carry(num_envs)
 
     def act(
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
@@ -143,6 +133,7 @@ class DiffusionPolicy(Workflow):
             buffer = self._sources[phase.buffer or ""]
             self.observation_range.fit(*buffer.limits("observations"))
             self.action_range.fit(*buffer.limits("actions"))
+            self._ranks.share_([*self.observation_range.buffers(), *self.action_range.buffers()])
         self._has_ranges = True
 
     def _set_rate(self, phase: Phase) -> float:
@@ -159,6 +150,20 @@ class DiffusionPolicy(Workflow):
         norm = self.learner.descend(loss)
         self.average.update(self.policy)
         return {"loss": loss.detach(), "grad_norm": norm}
+
+    def broadcast(self) -> dict[str, Tensor]:
+        """Return what an actor needs: the ranges, and of the weights that act those that learn."""
+        learns = {name for name, parameter in self.policy.named_parameters() if parameter.requires_grad}
+        acting = self.average.module.named_parameters()
+        parts = {"observation_range": self.observation_range, "action_range": self.action_range}
+        ranges = {f"{owner}.{name}": tensor for owner, part in parts.items() for name, tensor in part.named_buffers()}
+        return {**{f"policy.{name}": tensor for name, tensor in acting if name in learns}, **ranges}
+
+    @torch.no_grad()
+    def receive(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `broadcast` returned elsewhere."""
+        for name, tensor in self.broadcast().items():
+            tensor.copy_(tensors[name])
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the warm-up counts."""

@@ -77,6 +77,8 @@ class DQN(Workflow):
         learning_rate_schedule: constant or linear (to 0 at the end of the phase).
     """
 
+    reduces_over_ranks = True
+
     def __init__(
         self,
         *,
@@ -129,7 +131,11 @@ class DQN(Workflow):
             reject_actions(spec, "DQN")
         reject_long_warm_up(context, self.random_steps)
         self.perception = Perception(
-            spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift
+            spec,
+            context.components,
+            normalize_observations=self.normalize_observations,
+            shift_pad=self.image_shift,
+            ranks=context.ranks,
         ).to(device)
         critic, value = context.components["critic"], context.components.get("value")
         reject_ensemble("critic", critic)
@@ -191,7 +197,7 @@ class DQN(Workflow):
         targets = self._soft_targets(rows, batch) if self.munchausen else self._targets(rows)
         outputs = chosen(self.critic(rows.features), rows.actions)
         losses = self.critic.returns.losses(outputs, targets)  # [R]
-        loss = weighted_mean(losses, rows.weights)
+        loss = weighted_mean(losses, rows.weights, self.critics.ranks)
         norm = self.critics.descend(loss)
         values = self.critic.values(outputs.detach())
         errors = losses.detach() if self.critic.returns.num_outputs else (values - targets).abs()

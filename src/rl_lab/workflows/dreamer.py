@@ -21,7 +21,7 @@ from rl_lab.components.imagination import Dream, Imagination, Outlook, Replayed,
 from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
-from rl_lab.components.return_scale import ReturnScale
+from rl_lab.components.return_scale import ReturnScale, follow_all_ranks
 from rl_lab.components.returns import ReturnKind, return_computer
 from rl_lab.components.scalar_heads import ScalarHead, value_loss
 from rl_lab.components.world_actors import WorldActor
@@ -61,20 +61,19 @@ class Dreamer(Workflow):
         slow_weight: Weight of the loss that keeps the critic near the slow one (V3).
         tau: How far the slow critic moves towards the critic when it does; 1: all the way.
         target_update_every: Updates between two moves of the slow critic.
-        replay_value_scale: Weight of the critic's loss on replayed steps, which the world model learns from too (V3 of
-            2024); 0: none.
+        replay_value_scale: Weight of the critic's loss on replayed steps, of which the model learns too; 0: none (V3).
         store_latents: Record the states of the agent; batches begin in them, and updates refresh them (V3 of 2024; the
             buffer's `refreshed` names latent).
-        joint: Whether all learn at once from one sum of losses (V3 of 2024; with reinforce only), or first the world
-            model and then actor and critic.
+        joint: Whether all learn from one sum of losses (V3 of 2024; with reinforce only), or first the world model.
         model_grad_norm: Longest gradient of the world model; null leaves it free.
         behavior_grad_norm: Longest gradient of actor and critic; null leaves it free.
         noise_std: Of Gaussian noise on continuous actions while exploring (V1: 0.3).
+        epsilon: How often a random choice takes the place of the policy's while exploring, where actions have choices.
         eval_samples: Whether evaluation samples from the policy too (V3) instead of taking its mode.
         random_steps: Env steps with uniformly random actions at the start.
     """
 
-    batches_seeds = True
+    batches_seeds = reduces_over_ranks = True
 
     def __init__(
         self,
@@ -97,17 +96,16 @@ class Dreamer(Workflow):
         model_grad_norm: Positive | None = None,
         behavior_grad_norm: Positive | None = None,
         noise_std: NonNegative = 0.0,
+        epsilon: UnitInterval = 0.0,
         eval_samples: bool = True,
         random_steps: Natural = 0,
     ) -> None:
         super().__init__()
         if joint and actor_gradient == "dynamics":
-            raise ConfigError(
-                "algorithm.joint: must be false where gradients flow through the dynamics, which would learn to flatter"
-            )
+            raise ConfigError("algorithm.joint: must be false for actor_gradient dynamics: it would learn to flatter")
         self.gamma, self.lam, self.horizon = gamma, lam, horizon
         self.returns = return_computer(returns, lam=lam, n=n_step)
-        self.actor_gradient, self.entropy_scale = actor_gradient, entropy_scale
+        self.actor_gradient, self.entropy_scale, self.epsilon = actor_gradient, entropy_scale, epsilon
         self.return_scale = ReturnScale() if return_scale == "percentile" else None
         self.slow_target, self.slow_weight = slow_target, slow_weight
         self.tau, self.target_update_every = tau, target_update_every
@@ -122,8 +120,8 @@ class Dreamer(Workflow):
         self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
         self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
         self.world_model.bind(context.spec, "Dreamer", context.fuse, context.seeds)
-        if self.noise_std > 0.0 and not self.world_model.action_code.num_numbers:
-            raise ConfigError("algorithm.noise_std: is for continuous actions (others: 0)")
+        if self.noise_std > 0.0 and self.epsilon == 0.0 and not self.world_model.action_code.num_numbers:
+            raise ConfigError("algorithm.noise_std: is for continuous actions (others: algorithm.epsilon)")
         self.actor.bind(self.world_model.feature_dim, context.spec)
         self.critic.bind(self.world_model.feature_dim)
         self.to(context.device)
@@ -135,7 +133,7 @@ class Dreamer(Workflow):
         self._seeds, self._decisions = context.seeds, Decisions(self._decide, context)
         self._observe = self._seeds(self, self.world_model.observe)
         self._dream = self._seeds(self, partial(self._imagine.from_batch, horizon=self.horizon))
-        self._judge = self._seeds(self, self._judged, context.fuse)
+        self._judge = self._seeds(self, self._judged, follow_all_ranks(self.return_scale, context))
         self.device, self.num_updates = context.device, 0
         self._update_all = context.static(self._learn_jointly if self.is_joint else self._learn_in_turn)
         self._update_model = context.static(self._learn_model)
@@ -153,7 +151,7 @@ class Dreamer(Workflow):
     ) -> tuple[Actions, Extras, Carry]:
         """Take the observation into the state and sample an action there."""
         behaviour: Behaviour = "sample" if explore or self.eval_samples else "mode"
-        if explore and (step < self.random_steps or self.noise_std > 0.0):
+        if explore and (step < self.random_steps or max(self.noise_std, self.epsilon) > 0.0):
             behaviour = "random" if step < self.random_steps else "noisy"
         actions, after = self._decisions(behaviour, obs, carry, is_first)
         before = {LATENT: {key: carry[key] for key in Latent._fields}} if self.store_latents else {}
@@ -172,7 +170,7 @@ class Dreamer(Workflow):
             pi = self.actor(self.world_model.rssm.features(latent), mask)
             action = pi.mode() if behaviour == "mode" else pi.sample()
         if behaviour == "noisy":
-            action = code.with_noise(action, self.noise_std)
+            action = code.disturbed(action, self.noise_std, self.epsilon, mask)
         taken = code.to_environment(action)
         return taken, {**latent._asdict(), "action": code.read(taken)}
 
@@ -288,8 +286,10 @@ class Dreamer(Workflow):
 
     @torch.no_grad()
     def imagine(self, start: Latent, *, horizon: int | None = None) -> Dream:
-        """Return a dream of the policy from states [N, ...], for whoever wants to look at one."""
-        return self._imagine(start, self.horizon if horizon is None else horizon)
+        """Return a dream of the policy from states [N, ...], agent by agent, for whoever wants to look at one."""
+        steps = self.horizon if horizon is None else horizon
+        follow = self._seeds.rows(self, lambda *states: tuple(self._imagine(Latent(*states), steps)), dim=1)
+        return Dream(*follow(*start))
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the slow critic's moves count."""

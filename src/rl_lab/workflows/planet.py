@@ -16,6 +16,7 @@ from torch import Tensor
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.dynamics import Latent
 from rl_lab.components.exploration import reject_long_warm_up
+from rl_lab.components.imagination import Dream
 from rl_lab.components.learner import Learner, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.planners import Planner
@@ -72,6 +73,7 @@ class PlaNet(Workflow):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
         model.bind(context.spec, "PlaNet", context.fuse)
         self._device, self.code = context.device, model.action_code
+        planner.reject_horizon(context.spec)
         self.world_model, self.planner = model.to(self._device), planner
         self.models = Learner(
             context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
@@ -158,6 +160,16 @@ class PlaNet(Workflow):
         worth = partial(self._worth, latent)
         plan = self.planner.plan(worth, len(action), self.code, self._device)
         return found | planning_gain(worth, plan.actions, self.code)
+
+    @torch.no_grad()
+    def imagine(self, start: Latent, actions: Tensor | None = None) -> Dream:
+        """Return what follows states [N, ...] when `actions` [H, N, A] are taken, or else those of a plan."""
+        if actions is None:
+            worth = partial(self._worth, start)
+            actions = self.planner.plan(worth, len(start.deter), self.code, self._device).actions
+        later = self.world_model.rssm.imagine(start, actions)
+        visited = (torch.cat([first.unsqueeze(0), rest]) for first, rest in zip(start, later, strict=True))
+        return Dream(self.world_model.rssm.features(Latent(*visited)), actions)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         found = self.world_model.losses(batch)

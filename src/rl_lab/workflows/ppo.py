@@ -8,7 +8,7 @@ Components named in `EXTENSIONS` switch on what happens beside it, at the points
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -18,10 +18,12 @@ from torch import Tensor
 from rl_lab.components.action_heads import action_head
 from rl_lab.components.actor_critic import ActorCritic, Inputs
 from rl_lab.components.continuous_actions import reject_actions
+from rl_lab.components.decisions import Decisions, StepsByShape
 from rl_lab.components.extension import Extensions
-from rl_lab.components.flat import FlatActorCritic, bare_step, masked_step
-from rl_lab.components.normalizer import RewardScaler
+from rl_lab.components.flat import FlatActorCritic, bare_step, masked_step, set_capturable, set_learning_rate
+from rl_lab.components.normalizer import RewardScaler, normalized_over
 from rl_lab.components.paired import PairedActorCritic
+from rl_lab.components.policy_steps import learning_rate, summary
 from rl_lab.components.sequences import cut_sequences
 from rl_lab.core import (
     Actions,
@@ -38,22 +40,13 @@ from rl_lab.core import (
     tree_map,
 )
 from rl_lab.core.ranges import Count, NonNegative, Positive, UnitInterval
-from rl_lab.ops.losses import (
-    approximate_kl,
-    clip_fraction,
-    clipped_policy_loss,
-    explained_variance,
-    normalized,
-    value_loss,
-)
+from rl_lab.ops.losses import approximate_kl, clipped_policy_loss, explained_variance, value_loss
 from rl_lab.ops.returns import gae
 from rl_lab.ops.schedules import kl_adaptive_rate, linear_decay
 
 AdvantageScope = Literal["minibatch", "batch", "none"]
 RateSchedule = Literal["constant", "linear", "kl_adaptive"]
 FEW_ENVS = 256  # up to here minibatches are small enough for NumPy to win over torch
-SCALARS = ("policy_loss", "value_loss", "entropy", "grad_norm")
-LARGEST_LOG_RATIO = 60.0  # in metrics: a step that target_kl refused may be so far off that its ratio is infinite
 
 
 class PPO(Workflow):
@@ -82,6 +75,7 @@ class PPO(Workflow):
         sequence_length: Steps a memory is trained through at once; divides the rollout's vector steps.
     """
 
+    reduces_over_ranks = True
     EXTENSIONS: ClassVar[tuple[str, ...]] = ("estimator", "rnd", "symmetry")
 
     def __init__(
@@ -136,21 +130,27 @@ class PPO(Workflow):
             context.components,
             action_head(actor_dim, context.spec.action, **self.head_options),
             normalize_observations=self.normalize_observations,
+            ranks=context.ranks,
         ).to(context.device)
-        self.is_recurrent = self.policy.memory is not None
-        self.reward_scaler = (
-            RewardScaler(context.num_envs, self.gamma).to(context.device) if self.normalize_rewards else None
-        )
+        self.ranks, self.is_recurrent = context.ranks, self.policy.memory is not None
+        scaler = RewardScaler(context.num_envs, self.gamma, ranks=self.ranks).to(context.device)
+        self.reward_scaler = scaler if self.normalize_rewards else None
         self.extensions = Extensions(context.components, self.EXTENSIONS)
         self.extensions.bind(context, self.policy, self.read)
         is_plain = context.num_envs <= FEW_ENVS and not self.extensions and PairedActorCritic.fits(self.policy)
-        self.networks = PairedActorCritic(self.policy) if is_plain else FlatActorCritic(self.policy)
+        self.networks = (PairedActorCritic if is_plain else FlatActorCritic)(self.policy, self.ranks)
         adam = partial(torch.optim.Adam, lr=3e-4, eps=1e-5, fused=True)
         self.optimizer = context.optimizers.build("policy", [self.networks.tensor], default=adam)
         self._step = bare_step(self.optimizer)
         self.initial_lr = float(self.optimizer.param_groups[0]["lr"])
-        if self.learning_rate_schedule == "kl_adaptive":  # a tensor, so that no step waits for the KL
-            self.optimizer.param_groups[0]["lr"] = torch.tensor(self.initial_lr, device=context.device)
+        is_on_gpu = context.device.type == "cuda"
+        if self.learning_rate_schedule == "kl_adaptive" or (is_on_gpu and self.learning_rate_schedule == "linear"):
+            set_learning_rate(self.optimizer, self.initial_lr, in_tensor=True)  # no step waits for it
+        set_capturable(self.optimizer, context.device)
+        self._decide: Callable[..., Any] = self._choose
+        self._descend: Callable[..., Any] = self._take_step
+        if is_on_gpu:  # where kernels are small, and many
+            self._decide, self._descend = Decisions(self._choose, context), StepsByShape(self._take_step, context)
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state at an episode's start."""
@@ -164,19 +164,24 @@ class PPO(Workflow):
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
     ) -> tuple[Actions, Extras, Carry]:
         """Sample, or take the most likely action; record the latents behind continuous actions and the carry before."""
+        chosen, next_carry = self._decide(explore, obs, carry, is_first)
+        extras: Extras = {"latents": chosen["latents"]} if "latents" in chosen else {}
+        if self.is_recurrent:
+            extras["carry"] = carry
+        return chosen["actions"], extras, next_carry
+
+    def _choose(self, explore: bool, obs: Observation, carry: Carry, is_first: Tensor) -> tuple[Any, Carry]:
+        """Return `actions`, the `latents` behind them where they are not the same, and the next carry."""
         pi, next_carry = self.networks.policy(self.read(obs), carry, is_first)
         latents = pi.sample() if explore else pi.mode()
         actions = self.policy.head.to_environment(latents)
-        extras: Extras = {} if actions is latents else {"latents": latents}
-        if self.is_recurrent:
-            extras["carry"] = carry
-        return actions, extras, next_carry
+        return {"actions": actions} if actions is latents else {"actions": actions, "latents": latents}, next_carry
 
     @hook
     def update_policy(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Several epochs of minibatch ascent on the clipped objective over one rollout [T, N, ...]."""
         if self.learning_rate_schedule == "linear":
-            self.optimizer.param_groups[0]["lr"] = linear_decay(self.initial_lr, phase.progress)
+            set_learning_rate(self.optimizer, linear_decay(self.initial_lr, phase.progress))
         rollout, fit = self._evaluate(batch, phase.progress)
         scalars: list[Any] = []
         log_ratios: list[Tensor] = []
@@ -184,15 +189,14 @@ class PPO(Workflow):
         keep = torch.ones((), dtype=torch.bool, device=fit.device)
         for _ in range(self.num_epochs):
             for minibatch in self._minibatches(rollout):
-                terms, log_ratio = self._differentiate(minibatch)
-                keep = self._follow_kl(log_ratio, keep)
+                terms, log_ratio, keep = self._descend(minibatch, keep)
                 scalars += terms
-                self._step() if self.target_kl is None else masked_step(self.optimizer, keep)
                 log_ratios.append(log_ratio)
                 keeps.append(keep)
         learned = self.extensions.learn(batch, self.policy)
         self.policy.update_normalizer(batch["observations"])
-        return self._metrics(scalars, log_ratios, keeps) | {"explained_variance": fit} | learned
+        steps = summary(scalars, log_ratios, keeps, self.clip_range)
+        return steps | {"learning_rate": learning_rate(self.optimizer), "explained_variance": fit} | learned
 
     @torch.no_grad()
     def _evaluate(self, batch: Batch, progress: float = 0.0) -> tuple[dict[str, Any], Tensor]:
@@ -220,7 +224,7 @@ class PPO(Workflow):
         ).flatten()
         targets = advantages + values
         if self.normalize_advantages == "batch":
-            advantages = normalized(advantages)
+            advantages = normalized_over(self.ranks, advantages)
         rollout = {
             "inputs": inputs,
             "latents": latents,
@@ -246,8 +250,15 @@ class PPO(Workflow):
             part = (*rows, slice(start, start + size))
             minibatch = tree_map(lambda x, part=part: x[part], shuffled)
             if self.normalize_advantages == "minibatch":
-                minibatch["advantages"] = normalized(minibatch["advantages"])
+                minibatch["advantages"] = normalized_over(self.ranks, minibatch["advantages"])
             yield minibatch
+
+    def _take_step(self, minibatch: dict[str, Any], keep: Tensor) -> tuple[list[Any], Tensor, Tensor]:
+        """Take a gradient step; return its terms, log(new / old) probability, and whether the update still goes on."""
+        terms, log_ratio = self._differentiate(minibatch)
+        keep = self._follow_kl(log_ratio, keep)
+        self._step() if self.target_kl is None else masked_step(self.optimizer, keep)
+        return terms, log_ratio, keep
 
     def _differentiate(self, minibatch: dict[str, Any]) -> tuple[list[Any], Tensor]:
         """Set the gradient of the objective (to be minimised); return its terms, and log(new / old) probability."""
@@ -266,24 +277,14 @@ class PPO(Workflow):
 
     def _follow_kl(self, log_ratio: Tensor, keep: Tensor) -> Tensor:
         """Adapt the learning rate, and return whether the update still goes on; both without waiting for the device."""
+        if self.learning_rate_schedule != "kl_adaptive" and self.target_kl is None:
+            return keep
+        kl = self.ranks.mean_(approximate_kl(log_ratio))
         if self.learning_rate_schedule == "kl_adaptive":
-            low, high = self.learning_rate_range
-            group, kl = self.optimizer.param_groups[0], approximate_kl(log_ratio)
-            group["lr"] = kl_adaptive_rate(group["lr"], kl, desired_kl=self.desired_kl, lowest=low, highest=high)
-        return keep if self.target_kl is None else keep & (approximate_kl(log_ratio) <= self.target_kl)
-
-    def _metrics(self, scalars: list[Any], log_ratios: list[Tensor], keeps: list[Tensor]) -> dict[str, Any]:
-        """Return the mean losses of the gradient steps that were taken, and how far the policy moved."""
-        taken = torch.stack(keeps).float()
-        terms = torch.stack([torch.as_tensor(scalar) for scalar in scalars])
-        kept = torch.where(taken.unsqueeze(-1) > 0.0, terms.view(len(keeps), -1), 0.0)  # a step not taken may be NaN
-        means = kept.sum(0) / taken.sum().clamp_min(1.0)
-        log_ratio = torch.cat([part.flatten() for part in log_ratios]).clamp_max(LARGEST_LOG_RATIO)
-        return dict(zip(SCALARS, means, strict=True)) | {
-            "approx_kl": approximate_kl(log_ratio),
-            "clip_fraction": clip_fraction(log_ratio, self.clip_range),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
-        }
+            group, (low, high) = self.optimizer.param_groups[0], self.learning_rate_range
+            rate = kl_adaptive_rate(group["lr"], kl, desired_kl=self.desired_kl, lowest=low, highest=high)
+            group["lr"].copy_(rate)
+        return keep if self.target_kl is None else keep & (kl <= self.target_kl)
 
     def get_state(self) -> dict[str, Any]:
         """Return the discounted returns that the reward scale follows, one per environment; states of extensions."""

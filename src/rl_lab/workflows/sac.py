@@ -20,7 +20,7 @@ from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
-from rl_lab.components.policies import CategoricalPolicy, Policy, SquashedPolicy
+from rl_lab.components.policies import CategoricalPolicy, Mask, Policy, SquashedPolicy
 from rl_lab.components.squashed_heads import PolicyKind, squashed_head
 from rl_lab.core import (
     Actions,
@@ -68,6 +68,8 @@ class SAC(Workflow):
         max_grad_norm: Longest gradient of each network; null leaves it free.
     """
 
+    reduces_over_ranks = True
+
     def __init__(
         self,
         *,
@@ -103,10 +105,15 @@ class SAC(Workflow):
         reject_long_warm_up(context, self.random_steps)
         self.policy = self._make_policy(spec, context.components["actor"]).to(device)
         self.perception = Perception(
-            spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift
+            spec,
+            context.components,
+            normalize_observations=self.normalize_observations,
+            shift_pad=self.image_shift,
+            ranks=context.ranks,
         ).to(device)
         self.critic = ActionValues(context.components["critic"], spec.action, self.value_range).to(device)
-        reject_widths(self.perception, spec.action, actor=self.policy.trunk, critic=self.critic.trunk)
+        trunks = {"actor": self.policy.trunk, "critic": self.critic.trunk}
+        reject_widths(self.perception, spec.action, has_kinds=True, **trunks)
         if self.subset_size is not None and self.subset_size > self.critic.trunk.num_members:
             raise ConfigError(f"algorithm.subset_size: {self.subset_size} of {self.critic.trunk.num_members} critics")
         self.target_perception, self.target_critic = frozen_copy(self.perception), frozen_copy(self.critic)
@@ -125,7 +132,7 @@ class SAC(Workflow):
             if self.policy_kind != "gaussian" or self.value_range is not None:
                 raise ConfigError("algorithm: policy and value_range of SAC are for continuous actions")
             return CategoricalPolicy(trunk, spec)
-        scale = ActionScale(spec, "SAC")
+        scale = ActionScale(spec, type(self).__name__)
         head = squashed_head(
             self.policy_kind,
             int(trunk.output_dim),  # type: ignore[arg-type]
@@ -150,11 +157,12 @@ class SAC(Workflow):
     ) -> tuple[Actions, Extras, Carry]:
         """Sample, or take the mode; during the first `random_steps` draw uniformly."""
         features, mask, next_carry = self.perception.step(obs, carry, is_first)
-        if explore and step < self.random_steps:
-            actions = self.policy.random(features, mask)
-        else:
-            actions = self.policy.behave(features, mask, explore=explore)
+        at_random = explore and step < self.random_steps
+        actions = self._choose(features, mask, explore=explore, at_random=at_random)
         return actions, {} if carry is None else {CARRY: carry}, next_carry
+
+    def _choose(self, features: Tensor, mask: Mask, *, explore: bool, at_random: bool) -> Tensor:
+        return self.policy.random(features, mask) if at_random else self.policy.behave(features, mask, explore=explore)
 
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
@@ -199,9 +207,9 @@ class SAC(Workflow):
         pi = self.policy(features, rows.mask)
         log_prob, value = self._soft_terms(pi, self.critic, features, self._climbed)
         alpha = self.log_alpha.exp()
-        loss = weighted_mean(alpha.detach() * log_prob - value, rows.weights)
+        loss = weighted_mean(alpha.detach() * log_prob - value, rows.weights, self.actors.ranks)
         norm = self.actors.descend(loss)
-        entropy = -weighted_mean(log_prob.detach(), rows.weights)
+        entropy = -weighted_mean(log_prob.detach(), rows.weights, self.actors.ranks)
         if self.alphas is not None and self.entropy_goal is not None:
             self.alphas.descend(alpha * (entropy - self.entropy_goal))
         return {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy, "alpha": alpha.detach()}

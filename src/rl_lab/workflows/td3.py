@@ -104,6 +104,8 @@ class TD3(Workflow):
         max_grad_norm: Longest gradient of each network; null leaves it free.
     """
 
+    reduces_over_ranks = True
+
     def __init__(
         self,
         *,
@@ -143,7 +145,11 @@ class TD3(Workflow):
         self.noise = self._make_noise()
         self.policy = DeterministicPolicy(context.components["actor"], self.scale.dim).to(self._device)
         self.perception = Perception(
-            spec, context.components, normalize_observations=self.normalize_observations, shift_pad=self.image_shift
+            spec,
+            context.components,
+            normalize_observations=self.normalize_observations,
+            shift_pad=self.image_shift,
+            ranks=context.ranks,
         ).to(self._device)
         self.critic = ActionValues(context.components["critic"], spec.action, self.value_range).to(self._device)
         reject_widths(self.perception, spec.action, actor=self.policy.trunk, critic=self.critic.trunk)
@@ -234,7 +240,7 @@ class TD3(Workflow):
     def _descend_actor(self, features: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
         """Move the policy up the critics' value."""
         values = self.critic.values(self.critic(features, self.policy(features)))
-        loss = -weighted_mean(self._climbed(values), weights)
+        loss = -weighted_mean(self._climbed(values), weights, self.actors.ranks)
         norm = self.actors.descend(loss)
         return {"actor_loss": loss.detach(), "actor_grad_norm": norm}
 

@@ -26,6 +26,7 @@ from rl_lab.components.perception import weighted_mean
 from rl_lab.components.planners import Planner
 from rl_lab.components.prediction import NUM_PLANNED, evaluate_predictions, planning_gain
 from rl_lab.components.q_ensemble import QEnsemble, Reduction, ValueScale
+from rl_lab.components.return_scale import follow_all_ranks
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.core import (
     Actions,
@@ -76,6 +77,7 @@ class TDMPC(Workflow):
     """
 
     min_std: Tensor
+    reduces_over_ranks = True
 
     def __init__(
         self,
@@ -102,16 +104,14 @@ class TDMPC(Workflow):
         random_steps: Natural = 0,
     ) -> None:
         super().__init__()
-        self.gamma, self.rho = gamma, rho
         self.scales = {"consistency": consistency_scale, "reward": reward_scale, "value": value_scale}
-        self.cont_scale, self.consistency_target = cont_scale, consistency_target
+        self.gamma, self.rho, self.cont_scale, self.consistency_target = gamma, rho, cont_scale, consistency_target
         self.value_reduction: Reduction = value_reduction
         self.value_spread = ValueScale(tau) if scale_values else None
         self.entropy_scale, self.tau, self.target_update_every = entropy_scale, tau, target_update_every
         self.model_grad_norm, self.actor_grad_norm = model_grad_norm, actor_grad_norm
-        self.num_proposals, self.horizon_steps = num_proposals, horizon_steps
-        self.initial_std, self.std_steps = initial_std, std_steps
-        self.epsilon, self.random_steps = epsilon, random_steps
+        self.num_proposals, self.horizon_steps, self.random_steps = num_proposals, horizon_steps, random_steps
+        self.initial_std, self.std_steps, self.epsilon = initial_std, std_steps, epsilon
 
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `encoder`, `world_model`, `critic` and `actor`."""
@@ -131,10 +131,10 @@ class TDMPC(Workflow):
             Learner(context, "critic", trained(self.critic)),
         ]
         self.actors = Learner(context, "actor", trained(self.actor), eps=1e-5, max_grad_norm=self.actor_grad_norm)
-        self._explain, self._climb = context.fuse(self._explained), context.fuse(self._actor_loss)
-        parts = model, self.actor, self.critic, self.planner
+        self._explain = context.fuse(self._explained)
+        self._climb = follow_all_ranks(self.value_spread, context)(self._actor_loss)
         self._planning = LatentPlanning(
-            *parts,
+            *(model, self.actor, self.critic, self.planner),
             discount=self.discount,
             reduction=self.value_reduction,
             num_proposals=self.num_proposals,
@@ -156,6 +156,7 @@ class TDMPC(Workflow):
         self.world_model.bind(context.spec, "TD-MPC")
         self.actor.bind(self.world_model.feature_dim, context.spec, "TD-MPC")
         self.critic.bind(self.world_model.joint_dim)
+        self.planner.reject_horizon(context.spec)
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return an open plan, if the planner goes on with the one before."""
@@ -279,8 +280,7 @@ class TDMPC(Workflow):
         scale = torch.ones_like(values[0, 0]) if self.value_spread is None else self.value_spread(values[0])
         shares = self._shares(len(values)) * torch.cat([torch.ones_like(known[:1]), known])
         loss = -(shares * (values / scale + self.entropy_scale * entropy)).mean()
-        metrics = {"actor_loss": loss, "entropy": entropy.mean(), "value_scale": scale}
-        return loss, tree_map(Tensor.detach, metrics)
+        return loss, tree_map(Tensor.detach, {"actor_loss": loss, "entropy": entropy.mean(), "value_scale": scale})
 
     def _shares(self, steps: int) -> Tensor:
         """Return what steps weigh, [steps, 1]."""

@@ -73,6 +73,8 @@ def test_headings_turn_the_robot_until_it_looks_there():
     assert float(error.abs().max()) < 0.05
     first = manager(heading=1.0, yaw=[-0.3, 0.3]).restart(STATE, EVERYWHERE)
     assert float(first[:, 2].abs().max()) <= 0.3 + 1e-6
+    narrow = manager(heading=1.0, yaw=[-0.3, 0.3], curriculum={"start": 0.5})  # a curriculum narrows these rates too
+    assert float(narrow.restart(STATE, EVERYWHERE)[:, 2].abs().max()) == pytest.approx(0.15)
 
 
 def test_a_restart_draws_only_in_its_worlds():

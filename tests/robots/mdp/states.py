@@ -88,6 +88,8 @@ def random_state(seed=0, count=64, **changes):
         "stance_time": uniform(2),
         "peak_height": uniform(2, high=0.2),
         "touch": uniform(3, high=2.0) * flags(3),
+        "angular_momentum": normal(3),
+        "self_force": uniform(high=20.0),
         "ground": normal(),
         "heights": normal(4),
         "terminated": flags(),

@@ -177,6 +177,11 @@ NAIVE = {  # name -> (params, value of one world)
     "alive": ({}, lambda w: 1.0 - w.terminated),
     "termination": ({}, lambda w: float(w.terminated)),
     "collision": (SHANKS, lambda w: sum(w.touch[i] > 0.1 for i in (1, 2))),
+    "angular_momentum": (
+        {},
+        lambda w: w.angular_momentum[0] ** 2 + w.angular_momentum[1] ** 2 + w.angular_momentum[2] ** 2,
+    ),
+    "self_collision": ({}, lambda w: float(w.self_force > 10.0)),
     "torques": ({}, joints(lambda w, j: w.torques[j] ** 2)),
     "torque_norms": ({}, lambda w: length(w.torques) + sum(abs(t) for t in w.torques)),
     "energy": ({}, joints(lambda w, j: abs(w.joint_vel[j] * w.torques[j]))),

@@ -202,16 +202,38 @@ def test_an_actuator_s_delay_shifts_its_force_by_whole_substeps(substeps):
 
 
 def test_gains_of_worlds_reach_every_kind_of_actuator():
-    from rl_lab.robots.models.gains import default_gains, gain_parameters
+    from rl_lab.robots.models.gains import default_gains, gain_parameters, gain_places
 
     for control in ("position", "velocity", "torque_speed"):
         model, data = scene(one_joint(kp=30.0, kd=0.7, max_speed=25.0, control=control))
         kp, kd = default_gains(model)
         assert (kp.item(), kd.item()) == (pytest.approx(0.0 if control == "velocity" else 30.0), pytest.approx(0.7))
-        gain, bias = gain_parameters(model, kp[None] * 2, kd[None] * 3)
+        gain, bias = gain_parameters(kp[None] * 2, kd[None] * 3, *gain_places(model))
         model.actuator_gainprm[:], model.actuator_biasprm[:] = gain[0], bias[0]
         law = 2.1 * (0.3 - 0.5) if control == "velocity" else 60 * (0.3 - 0.2) - 2.1 * 0.5
         assert force(model, data, 0.2, 0.5, 0.3) == pytest.approx(law, rel=1e-5)
+
+
+def test_gains_of_mixed_actuators_are_placed_one_by_one():
+    from rl_lab.robots.models.gains import gain_parameters, gain_places
+
+    kinds = {"FL_*": {"control": "velocity"}, "FR_*": {"control": "torque"}, "RL_*": {"control": "torque_speed"}}
+    model = compile_scene(quadruped().with_joints(kinds))
+    kp, kd = torch.rand(2, 3, model.nu).unbind()
+    gain, bias = gain_parameters(kp, kd, *gain_places(model))
+    for world in range(3):
+        for i in range(model.nu):
+            own = [torch.tensor(model.actuator_gainprm[i]).float(), torch.tensor(model.actuator_biasprm[i]).float()]
+            kind = {"FL": "velocity", "FR": "torque", "RL": "motor"}.get(model.actuator(i).name[:2], "position")
+            p, d = kp[world, i], kd[world, i]
+            if kind == "motor":
+                own[0][4], own[0][6] = p, d
+            elif kind == "position":
+                own[0][0], own[1][1], own[1][2] = p, -p, -d
+            elif kind == "velocity":
+                own[0][0], own[1][2] = d, -d
+            assert torch.equal(gain[world, i], own[0])
+            assert torch.equal(bias[world, i], own[1])
 
 
 # bad input

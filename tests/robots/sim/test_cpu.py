@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rl_lab.core import ConfigError, EnvironmentFault
+from rl_lab.environments import offscreen
 from rl_lab.robots.models.layout import layout_of
 from rl_lab.robots.models.quadruped import quadruped
 from rl_lab.robots.models.scene import Physics, compile_scene
@@ -213,13 +214,42 @@ def test_wrong_names_list_the_choices(model):
 def test_a_picture_shows_the_robot(model):
     sim = make_sim(model, 2)
     try:
-        picture = sim.render(1, 64, 48)
+        drawn = sim.render(1, 64, 48)
     except EnvironmentFault as fault:
         pytest.skip(str(fault))  # a machine without OpenGL
-    assert picture.shape == (48, 64, 3)
-    assert picture.dtype == torch.uint8
-    assert picture.float().std() > 5
+    assert drawn.shape == (48, 64, 3)
+    assert drawn.dtype == torch.uint8
+    assert drawn.float().std() > 5
     sim.close()
+
+
+@pytest.mark.parametrize("what", ["no display", "no drawing"])
+def test_without_opengl_a_picture_is_one_line_and_all_is_freed(what, model, monkeypatch):
+    class Context:
+        is_free = False
+
+        def make_current(self):
+            """Do nothing."""
+
+        def free(self):
+            self.is_free = True
+
+    def fail(*arguments):
+        raise mujoco.FatalError("an OpenGL platform library\nhas not been loaded")
+
+    context = Context()
+    if what == "no display":
+        monkeypatch.setenv("MUJOCO_GL", "glfw")
+        monkeypatch.setattr(offscreen, "has_display", lambda: False)
+    else:
+        monkeypatch.setattr(offscreen, "new_context", lambda *size: context)
+        monkeypatch.setattr(mujoco, "MjrContext", fail)
+    sim = make_sim(model, 1, backend="cpu")
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match=r"no OpenGL to draw with \(.*(display|library has not)"):
+            sim.render()
+    sim.close()
+    assert what == "no display" or context.is_free
 
 
 def test_room_for_contacts_grows_with_the_robot_and_the_ground(model):
@@ -233,3 +263,5 @@ def test_room_for_contacts_grows_with_the_robot_and_the_ground(model):
     assert contact_room(compile_scene(g1())) == 16
     rough = compile_scene(quadruped(), Terrain({"rough": 1.0}, 1, 1, tile_size=4.0))
     assert contact_room(rough) == 2 * (5 + 4 * 9)
+    boxes = compile_scene(quadruped(), Terrain({"rough": 1.0}, 1, 1, tile_size=4.0, shape="boxes"))
+    assert contact_room(boxes) == 3 * (5 + 4 * 9) // 2

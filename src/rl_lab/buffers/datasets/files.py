@@ -43,6 +43,26 @@ def commit_json(path: Path, content: Any) -> None:
     commit_bytes(path, json.dumps(content, indent=4, ensure_ascii=False).encode())
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line durably; when the disk is full, the file is as it was."""
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    size = os.fstat(descriptor).st_size
+    try:
+        if os.write(descriptor, line) != len(line):
+            raise DatasetError(f"{path} cannot be written: disk full")
+        os.fsync(descriptor)
+        if is_new:
+            fsync_directory(path.parent)
+    except (OSError, DatasetError) as error:
+        os.ftruncate(descriptor, size)
+        if isinstance(error, OSError):
+            raise DatasetError(f"{path} cannot be written: {reason(error)}") from error
+        raise
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file."""
     try:

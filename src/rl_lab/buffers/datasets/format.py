@@ -57,6 +57,7 @@ class Episode:
         infos: Further numbers by name, [T, ...] each, `is_intervention` say.
         task: What was to be done, in words.
         has_final_observation: False: the file does not hold it, and `final_observation` repeats the last one.
+        notes: What is known beside and never learned from, when and by whom it was recorded (`datasets.notes`).
     """
 
     observations: Observations
@@ -68,6 +69,7 @@ class Episode:
     infos: Mapping[str, Array] = field(default_factory=dict)
     task: str | None = None
     has_final_observation: bool = True
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.terminated == self.truncated:
@@ -119,6 +121,16 @@ def unnamed(arrays: Mapping[str, Array], name: str = "observations") -> Array | 
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
+def is_plain(name: str, dtype: str) -> bool:
+    """Return whether an array is of actions or fractions; pictures are neither."""
+    return dtype.startswith("float") or name.partition("/")[0] == "actions"
+
+
+def plain_numbers(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays of actions and fractions."""
+    return {name: array for name, array in arrays.items() if is_plain(name, str(array.dtype))}
+
+
 def reject_change(where: Path, known: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Raise when an episode's fields are not those that the dataset has."""
     for name in sorted(known.keys() | found.keys()):
@@ -137,10 +149,23 @@ class EpisodeReader(ABC):
     lengths: Sequence[int]  # steps of each episode
     has_final_observations: bool = True  # False: files have no place for them
     steps_per_second: float | None = None  # None: files do not tell
+    robot: str | None = None  # what files call it
+    format: str = "packaged"
 
     @abstractmethod
     def read(self, number: int) -> Episode:
         """Return one episode, checked. Raises DatasetError."""
+
+    def glance(self, number: int) -> Episode:
+        """Return one episode for its numbers; its pictures may be left out, [T, 0]."""
+        return self.read(number)
+
+    def extremes(self, number: int) -> dict[str, Array]:
+        """Return arrays of one episode by name whose rows hold its smallest and largest numbers, without pictures.
+
+        What they show is a suspicion: only `read` checks the episode.
+        """
+        return plain_numbers(self.glance(number).arrays())
 
     def select(self, episodes: int | Sequence[int] | None) -> list[int]:
         """Return the numbers of the wanted episodes, or of so many first ones; None is all. Raises for others."""

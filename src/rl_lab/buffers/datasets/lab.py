@@ -2,6 +2,7 @@
 
     dataset.json              format, version and what every array looks like
     index.jsonl               one line per episode: file, steps, bytes, sha256
+    notes.jsonl               when its steps were taken and who watched, as far as that is known
     episode-000000.safetensors
 
 Observations are stored with the final one as their last row. A writer that is killed leaves a file without a line, or
@@ -16,13 +17,14 @@ import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from rl_lab.buffers.datasets.files import (
+    append_line,
     commit_bytes,
     commit_json,
     holds_files,
@@ -38,27 +40,33 @@ from rl_lab.buffers.datasets.format import (
     EpisodeReader,
     EpisodeWriter,
     Field,
+    is_plain,
     named,
     reject_change,
     unnamed,
 )
-from rl_lab.core.durable import fsync_directory, reason
+from rl_lab.buffers.datasets.notes import keep_notes, read_notes, write_notes
+from rl_lab.core.durable import reason
 
-HEADER, INDEX = "dataset.json", "index.jsonl"
+HEADER, INDEX, NOTES = "dataset.json", "index.jsonl", "notes.jsonl"
 FORMAT, VERSION = "rl-lab-dataset", 1
 _EPISODE = re.compile(r"episode-\d{6,}\.safetensors")  # nothing that leads out of the directory
 
 
 class LabReader(EpisodeReader):
-    """Reads a directory that `LabWriter` filled."""
+    """Reads a directory that `LabWriter` filled; without `is_checked` a damaged episode is told when it is read."""
 
-    def __init__(self, path: Path) -> None:
+    format = "lab"
+
+    def __init__(self, path: Path, *, is_checked: bool = True) -> None:
         self.path = path
-        self.fields = _read_header(path / HEADER)
+        header = _read_header(path / HEADER)
+        self.fields, self.robot, self.steps_per_second = header.fields, header.robot, header.steps_per_second
         self._entries, _ = _read_index(path / INDEX)
         self.lengths = [entry["steps"] for entry in self._entries]
-        for entry in self._entries:
+        for entry in self._entries if is_checked else ():
             _check_size(path / entry["file"], entry)
+        self._notes = read_notes(path / NOTES)
 
     def read(self, number: int) -> Episode:
         """Return one episode; every byte is checked against the index."""
@@ -81,16 +89,34 @@ class LabReader(EpisodeReader):
             infos={name.removeprefix("infos/"): arrays[name] for name in arrays if name.startswith("infos/")},
             task=metadata.get("task"),
             has_final_observation=has_final,
+            notes=self._notes.get(number, {}),
         )
         reject_change(path, self.fields, episode.fields())
         return episode
 
+    def extremes(self, number: int) -> dict[str, Array]:
+        """Return all rows of an episode's numbers; the rest of the file is not read."""
+        path = self.path / self._entries[number]["file"]
+        wanted = [name for name, field in self.fields.items() if is_plain(name, field.dtype)]
+        try:
+            with safetensors.safe_open(path, "numpy") as file:
+                return {name: file.get_tensor(name) for name in wanted}
+        except (safetensors.SafetensorError, OSError) as error:
+            raise DatasetError(f"{path} is not a safetensors file ({one_line(error)})") from error
+
 
 class LabWriter(EpisodeWriter):
-    """Creates a dataset in `path`, or adds to the one that is there."""
+    """Creates a dataset in `path`, or adds to the one that is there.
 
-    def __init__(self, path: str | Path) -> None:
+    Args:
+        path: The dataset's directory.
+        robot: What a new dataset calls the robot; one of another robot is not added to.
+        steps_per_second: Of the task, as far as it is known.
+    """
+
+    def __init__(self, path: str | Path, *, robot: str | None = None, steps_per_second: float | None = None) -> None:
         self.path = Path(path)
+        self._about = {"robot": robot, "steps_per_second": steps_per_second}
         with ExitStack() as held:
             self._lock = held.enter_context(lock_for_writing(self.path))
             self._fields, self._count = self._open()
@@ -101,15 +127,25 @@ class LabWriter(EpisodeWriter):
         if self._fields is None:
             self._fields = episode.fields()
             fields = {name: {"dtype": f.dtype, "shape": list(f.shape)} for name, f in self._fields.items()}
-            commit_json(self.path / HEADER, {"format": FORMAT, "version": VERSION, "fields": fields})
+            commit_json(self.path / HEADER, {"format": FORMAT, "version": VERSION, **self._about, "fields": fields})
         reject_change(self.path, self._fields, episode.fields())
         name = f"episode-{self._count:06d}.safetensors"
         data = _encode(episode)
         commit_bytes(self.path / name, data)
+        write_notes(self.path / NOTES, self._count, episode.notes)
         entry = {"file": name, "steps": len(episode), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        _append(self.path / INDEX, json.dumps(entry).encode() + b"\n")
+        append_line(self.path / INDEX, json.dumps(entry).encode() + b"\n")
         self._count += 1
         return self._count - 1
+
+    def cut(self, count: int) -> None:
+        """Forget all episodes but the first `count`, for one who goes on from there."""
+        if count > self._count:
+            raise DatasetError(f"{self.path} has {self._count} episodes, {count} or more are expected")
+        lines = (self.path / INDEX).read_bytes().splitlines(keepends=True) if self._count else []
+        if count < self._count:
+            commit_bytes(self.path / INDEX, b"".join(lines[:count]))
+            self._fields, self._count = self._open()
 
     def close(self) -> None:
         """Let another process write."""
@@ -124,7 +160,10 @@ class LabWriter(EpisodeWriter):
                     f"{self.path} is not empty and has no {HEADER}: datasets need a directory of their own"
                 )
             return None, 0
-        fields = _read_header(self.path / HEADER)
+        header = _read_header(self.path / HEADER)
+        for name, given in self._about.items():
+            if None not in (given, found := header._asdict()[name]) and given != found:
+                raise DatasetError(f"{self.path} has {name} {found!r}, not {given!r}")
         entries, whole = _read_index(self.path / INDEX)
         remove_unfinished(self.path)
         if (self.path / INDEX).exists():
@@ -133,7 +172,8 @@ class LabWriter(EpisodeWriter):
         for orphan in self.path.glob("episode-*.safetensors"):
             if orphan.name not in known:
                 orphan.unlink()
-        return fields, len(entries)
+        keep_notes(self.path / NOTES, len(entries))
+        return header.fields, len(entries)
 
 
 def _each(observations: Any, function: Any) -> Any:
@@ -156,27 +196,13 @@ def _encode(episode: Episode) -> bytes:
     return safetensors.numpy.save(contiguous, metadata=metadata)
 
 
-def _append(path: Path, line: bytes) -> None:
-    """Add a line durably; when the disk is full, the file is as it was."""
-    is_new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    size = os.fstat(descriptor).st_size
-    try:
-        if os.write(descriptor, line) != len(line):
-            raise DatasetError(f"{path} cannot be written: disk full")
-        os.fsync(descriptor)
-        if is_new:
-            fsync_directory(path.parent)
-    except (OSError, DatasetError) as error:
-        os.ftruncate(descriptor, size)
-        if isinstance(error, OSError):
-            raise DatasetError(f"{path} cannot be written: {reason(error)}") from error
-        raise
-    finally:
-        os.close(descriptor)
+class _Header(NamedTuple):
+    fields: dict[str, Field]
+    robot: str | None
+    steps_per_second: float | None
 
 
-def _read_header(path: Path) -> dict[str, Field]:
+def _read_header(path: Path) -> _Header:
     content = read_json(path)
     if content.get("format") != FORMAT:
         raise DatasetError(f"{path}: format is {content.get('format')!r}, not {FORMAT!r}")
@@ -185,8 +211,12 @@ def _read_header(path: Path) -> dict[str, Field]:
         raise DatasetError(f"{path}: version is {version!r}, not a number")
     if version > VERSION:
         raise DatasetError(f"{path}: version {version} is newer than this lab reads ({VERSION}): update it")
+    robot, rate = content.get("robot"), content.get("steps_per_second")
+    if not isinstance(robot, str | None) or not isinstance(rate, int | float | None):
+        raise DatasetError(f"{path}: robot is a name and steps_per_second a number, not {robot!r} and {rate!r}")
     try:
-        return {name: Field(entry["dtype"], tuple(entry["shape"])) for name, entry in content["fields"].items()}
+        fields = {name: Field(entry["dtype"], tuple(entry["shape"])) for name, entry in content["fields"].items()}
+        return _Header(fields, robot, rate)
     except (KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path}: fields must map names to dtype and shape") from error
 

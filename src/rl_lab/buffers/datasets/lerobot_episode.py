@@ -47,6 +47,19 @@ def columns_of(episode: Episode) -> dict[str, Array]:
     return columns
 
 
+def automatic_columns(number: int, begin: int, length: int, fps: float, task: int) -> dict[str, Array]:
+    """Return the columns that every LeRobot dataset has, of an episode that begins at this frame."""
+    steps = np.arange(length)
+    columns = {
+        "timestamp": steps / fps,
+        "frame_index": steps,
+        "episode_index": np.full(length, number),
+        "index": begin + steps,
+        "task_index": np.full(length, task),
+    }
+    return {name: values.astype(AUTOMATIC[name]) for name, values in columns.items()}
+
+
 def infer_info(episode: Episode, fps: float, pictures: str, robot_type: str | None = None) -> Info:
     """Return the description of a new dataset that begins with this episode; `pictures` is their dtype."""
     columns = columns_of(episode)

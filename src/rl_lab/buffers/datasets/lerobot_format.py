@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from rl_lab.buffers.datasets.format import DatasetError
 
 VERSION = "v3.0"
 INFO, STATS, TASKS, EXTRA = "meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/rl_lab.json"
+NOTES = "meta/notes.jsonl"
 DATA, EPISODES, VIDEOS = "data", "meta/episodes", "videos"
 ACTION = "action"
 CHUNK_SIZE = 1000  # files per directory
@@ -48,6 +49,11 @@ class Slot(NamedTuple):
     def next(self) -> Slot:
         """Return the file after this one."""
         return Slot(self.chunk, self.file + 1) if self.file + 1 < CHUNK_SIZE else Slot(self.chunk + 1, 0)
+
+    @classmethod
+    def after(cls, slots: Sequence[Slot]) -> Slot:
+        """Return the file after the last of these."""
+        return max(slots).next() if slots else cls(0, 0)
 
     @classmethod
     def number(cls, number: int) -> Slot:
@@ -178,6 +184,14 @@ def read_info(root: Path) -> Info:
         others={key: value for key, value in content.items() if key not in _OWN},
         **counts,
     )
+
+
+def seal(root: Path) -> list[Any]:
+    """Return what changes when somebody saves, joins files or puts statistics right."""
+    info = root / INFO
+    chunks = [path for folder in (DATA, EPISODES) for path in sorted((root / folder).glob("chunk-*"))]
+    stamps = [(found.st_ino, found.st_mtime_ns) for found in (path.stat() for path in chunks)]
+    return [info.read_bytes() if info.exists() else None, *stamps]
 
 
 def check_name(where: Path | str, name: str) -> str:

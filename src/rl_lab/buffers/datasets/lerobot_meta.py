@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rl_lab.buffers.datasets.files import commit
-from rl_lab.buffers.datasets.format import DatasetError
+from rl_lab.buffers.datasets.files import commit, commit_json
+from rl_lab.buffers.datasets.format import Array, DatasetError
 from rl_lab.buffers.datasets.lerobot_columns import open_parquet, pa, pq, read_table
-from rl_lab.buffers.datasets.lerobot_format import DATA, EPISODES, TASKS, VIDEOS, Feature, Info, Slot
+from rl_lab.buffers.datasets.lerobot_format import DATA, EPISODES, STATS, TASKS, VIDEOS, Feature, Info, Slot
 from rl_lab.buffers.datasets.lerobot_stats import Stats
 
 _INDEX = "__index_level_0__"  # what pandas calls an index without a name
@@ -139,6 +139,20 @@ def read_stats(root: Path, info: Info) -> Iterator[dict[str, Stats]]:
         yield found[number]
 
 
+def read_extremes(root: Path, features: Sequence[str]) -> dict[int, dict[str, Array]]:
+    """Return by episode the smallest and the largest row [2, ...] of those features that have statistics."""
+    found: dict[int, dict[str, Array]] = {}
+    for path, file in episode_tables(root):
+        present = set(file.schema_arrow.names)
+        pairs = {name: (f"stats/{name}/min", f"stats/{name}/max") for name in features}
+        pairs = {name: pair for name, pair in pairs.items() if present.issuperset(pair)}
+        columns = ["episode_index", *(column for pair in pairs.values() for column in pair)]
+        for record in read_table(path, file, columns=columns).to_pylist():
+            rows = {name: [record[column] for column in pair] for name, pair in pairs.items()}
+            found[record["episode_index"]] = {n: np.array(pair) for n, pair in rows.items() if None not in pair}
+    return found
+
+
 def write_row(root: Path, row: EpisodeRow, stats: Mapping[str, Stats], like: Any) -> Any:
     """Write a file with this one row and return its schema, which is `like` where there is one."""
     record = row.to_columns()
@@ -147,8 +161,15 @@ def write_row(root: Path, row: EpisodeRow, stats: Mapping[str, Stats], like: Any
     table = pa.Table.from_pylist([record])
     if like is not None:  # readers join the files of a dataset only when their columns are the same
         table = pa.Table.from_pylist([{name: record.get(name) for name in like.names}], schema=like)
-    commit(row.meta.path(root, EPISODES), lambda path: pq.write_table(table, path, compression="snappy"))
-    return table.schema
+    path = row.meta.path(root, EPISODES)
+    commit(path, lambda target: pq.write_table(table, target, compression="snappy"))
+    return open_parquet(path).schema_arrow if like is None else like  # as the next process will find it
+
+
+def write_stats(root: Path, stats: Mapping[str, Stats]) -> None:
+    """Write the statistics of the whole dataset."""
+    content = {name: {key: value.tolist() for key, value in part.items()} for name, part in stats.items()}
+    commit_json(root / STATS, content)
 
 
 def read_tasks(root: Path) -> dict[str, int]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_lab.buffers.datasets.format import Array, DatasetError, DoneMeans, Episode, EpisodeReader
+from rl_lab.buffers.datasets.format import Array, DatasetError, DoneMeans, Episode, EpisodeReader, plain_numbers
 from rl_lab.buffers.datasets.lerobot_columns import from_arrow, open_parquet, pa, pictures_from_arrow, read_table
 from rl_lab.buffers.datasets.lerobot_compaction import finish_compaction
 from rl_lab.buffers.datasets.lerobot_episode import episode_of
-from rl_lab.buffers.datasets.lerobot_format import AUTOMATIC, DATA, VIDEOS, read_info
-from rl_lab.buffers.datasets.lerobot_meta import EpisodeRow, check_data_schema, read_rows, read_tasks
+from rl_lab.buffers.datasets.lerobot_format import ACTION, AUTOMATIC, DATA, NOTES, VIDEOS, read_info
+from rl_lab.buffers.datasets.lerobot_meta import EpisodeRow, check_data_schema, read_extremes, read_rows, read_tasks
+from rl_lab.buffers.datasets.notes import read_notes
 
 _TIME_TOLERANCE_S = 1e-4
 
@@ -21,24 +23,44 @@ class LeRobotReader(EpisodeReader):
     """Frames of an episode become an `Episode` without a final observation: the format has no place for it.
 
     `done_means` says what `next.done` stands for in datasets without `next.truncated`. Text is left out, and
-    the task is that of the first frame.
+    the task is that of the first frame. Without `is_checked` a damaged file is told when one of its episodes is read.
     """
 
     has_final_observations = False
+    format = "lerobot"
 
-    def __init__(self, path: Path, *, done_means: DoneMeans = "terminated") -> None:
+    def __init__(self, path: Path, *, done_means: DoneMeans = "terminated", is_checked: bool = True) -> None:
         self.path, self._done_means = path, done_means
         finish_compaction(path)
         self.info = read_info(path)
-        self.steps_per_second = self.info.fps
+        self.steps_per_second, self.robot = self.info.fps, self.info.robot_type
         self._rows = read_rows(path, self.info)
         self._tasks = {number: task for task, number in read_tasks(path).items()}
         self.lengths = [row.length for row in self._rows]
-        self._check_files()
+        if is_checked:
+            self._check_files()
+        self._notes = read_notes(path / NOTES)
+        self._stats: dict[int, dict[str, Array]] | None = None  # of each episode, read when they are asked for
         self._open: tuple[Path, Any, list[tuple[int, int] | None]] | None = None  # the data file of the last episode
 
     def read(self, number: int) -> Episode:
         """Return one episode with all its frames decoded."""
+        return self._read(number, with_pictures=True)
+
+    def glance(self, number: int) -> Episode:
+        """Return one episode without its pictures."""
+        return self._read(number, with_pictures=False)
+
+    def extremes(self, number: int) -> dict[str, Array]:
+        """Return the smallest and largest row of each feature from the tables under `meta/`, where they are there."""
+        if self._stats is None:
+            self._stats = read_extremes(self.path, [n for n, f in self.info.features.items() if not f.is_picture])
+        found = self._stats.get(number, {})
+        if ACTION not in found:
+            return super().extremes(number)
+        return plain_numbers({"actions" if name == ACTION else name: rows for name, rows in found.items()})
+
+    def _read(self, number: int, *, with_pictures: bool) -> Episode:
         row = self._rows[number]
         path = row.data.path(self.path, DATA)
         table = self._frames(path, row)
@@ -47,13 +69,16 @@ class LeRobotReader(EpisodeReader):
         self._check_frames(where, automatic, row)
         columns = {
             name: self._column(f"{where}: {name!r}", name, table, row)
+            if with_pictures or not feature.is_picture
+            else np.zeros((row.length, 0), np.uint8)
             for name, feature in self.info.features.items()
             if name not in AUTOMATIC and feature.dtype != "string"
         }
         task = self._tasks.get(int(automatic["task_index"][0]))
         if task is None and self._tasks:
             raise DatasetError(f"{where}: task_index {automatic['task_index'][0]} is not in meta/tasks.parquet")
-        return episode_of(self.info, columns, task or None, done_means=self._done_means, where=where)
+        episode = episode_of(self.info, columns, task or None, done_means=self._done_means, where=where)
+        return replace(episode, notes=self._notes.get(number, {}))
 
     def _check_files(self) -> None:
         """Raise when a file that holds an episode is missing, or a table is not whole."""
@@ -67,6 +92,7 @@ class LeRobotReader(EpisodeReader):
         """Return the rows of one episode; only the row groups that can hold them are read."""
         if self._open is None or self._open[0] != path:
             file = open_parquet(path)
+            check_data_schema(path, file.schema_arrow.names, self.info.features)
             self._open = (path, file, _index_ranges(file))
         _, file, ranges = self._open
         end = row.begin + row.length

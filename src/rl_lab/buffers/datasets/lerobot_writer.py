@@ -12,25 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from rl_lab.buffers.datasets.files import commit, commit_json, holds_files, lock_for_writing, remove_unfinished
 from rl_lab.buffers.datasets.format import Array, DatasetError, Episode, EpisodeWriter, reject_change
 from rl_lab.buffers.datasets.lerobot_columns import arrow_schema, pa, pictures_to_arrow, pq, to_arrow
 from rl_lab.buffers.datasets.lerobot_compaction import compact, finish_compaction
-from rl_lab.buffers.datasets.lerobot_episode import columns_of, feature_of, infer_info
+from rl_lab.buffers.datasets.lerobot_episode import automatic_columns, columns_of, feature_of, infer_info
 from rl_lab.buffers.datasets.lerobot_format import (
     AUTOMATIC,
     DATA,
     EPISODES,
     EXTRA,
     INFO,
-    STATS,
+    NOTES,
     VIDEO_CODECS,
     VIDEOS,
     Info,
     Slot,
     read_info,
+    seal,
 )
 from rl_lab.buffers.datasets.lerobot_meta import (
     EpisodeRow,
@@ -40,9 +39,13 @@ from rl_lab.buffers.datasets.lerobot_meta import (
     read_stats,
     read_tasks,
     write_row,
+    write_stats,
     write_tasks,
 )
 from rl_lab.buffers.datasets.lerobot_stats import Stats, episode_stats, join_stats
+from rl_lab.buffers.datasets.lerobot_trim import trim_files
+from rl_lab.buffers.datasets.notes import keep_notes, write_notes
+from rl_lab.core.durable import fsync_directory
 from rl_lab.core.errors import ConfigError, unknown_name
 
 Pictures = Literal["png", "jpeg", "video"]
@@ -76,7 +79,7 @@ class LeRobotWriter(EpisodeWriter):
         data_mb: float = 100,
         video_mb: float = 200,
     ) -> None:
-        _check_options(fps, pictures, jpeg_quality, video_codec)
+        check_options(fps, pictures, jpeg_quality, video_codec)
         self.path = Path(path)
         self._fps, self._robot_type, self._pictures = fps, robot_type, pictures
         self._jpeg_quality = jpeg_quality if pictures == "jpeg" else None
@@ -86,6 +89,7 @@ class LeRobotWriter(EpisodeWriter):
         self._tasks: dict[str, int] = {}
         self._stats: dict[str, Stats] = {}
         self._row_schema: Any = None
+        self._sealed: list[Any] = []  # how the files were when the lock was released
         with ExitStack() as held:
             self._lock = held.enter_context(lock_for_writing(self.path))
             self._open()
@@ -97,7 +101,8 @@ class LeRobotWriter(EpisodeWriter):
         info = self._info or self._begin(episode)
         self._check(columns, info)
         row = self._row(info, len(episode), episode.task or "")
-        columns |= _automatic(row, info.fps, self._tasks.get(row.tasks[0], len(self._tasks)))
+        task = self._tasks.get(row.tasks[0], len(self._tasks))
+        columns |= automatic_columns(row.number, row.begin, row.length, info.fps, task)
         stats = {name: episode_stats(columns[name], feature) for name, feature in info.features.items()}
         self._write_data(row, columns, info)
         for key, part in row.videos.items():
@@ -107,7 +112,8 @@ class LeRobotWriter(EpisodeWriter):
         if row.tasks[0] not in tasks:
             tasks = {**tasks, row.tasks[0]: len(tasks)}
             write_tasks(self.path, tasks)
-        _write_stats(self.path, joined)
+        write_stats(self.path, joined)
+        write_notes(self.path / NOTES, row.number, episode.notes)
         counts: dict[str, Any] = {
             "total_episodes": row.number + 1,
             "total_frames": row.begin + row.length,
@@ -119,18 +125,56 @@ class LeRobotWriter(EpisodeWriter):
         self._rows.append(row)
         return row.number
 
+    def cut(self, count: int) -> None:
+        """Forget all episodes but the first `count`, for one who goes on from there."""
+        if count > len(self._rows):
+            raise DatasetError(f"{self.path} has {len(self._rows)} episodes, {count} or more are expected")
+        if self._info is None or count == len(self._rows):
+            return
+        self._fps, kept = self._info.fps, self._rows[:count]
+        if not kept:
+            (self.path / INFO).unlink()
+            fsync_directory((self.path / INFO).parent)
+        else:
+            counts: dict[str, Any] = {
+                "total_episodes": count,
+                "total_frames": kept[-1].begin + kept[-1].length,
+                "total_tasks": 1 + max(self._tasks[task] for row in kept for task in row.tasks),
+            }
+            commit_json(self.path / INFO, replace(self._info, **counts).to_json())  # later ones do not count any more
+        self._open()
+
+    def compact(self) -> None:
+        """Join the files."""
+        if self._info is not None and self._rows:
+            compact(self.path, self._info, self._rows, **self._limits)
+            self._load()
+
     def close(self) -> None:
         """Join the files and let another process write."""
         if self._lock.closed:
             return
         try:
-            if self._info is not None and self._rows:
-                compact(self.path, self._info, self._rows, **self._limits)
+            self.compact()
         finally:
             self._lock.close()
 
+    def release(self) -> None:
+        """Let another process write and leave the files as they are; `reclaim` goes on."""
+        self._sealed = seal(self.path)
+        self._lock.close()
+
+    def reclaim(self) -> None:
+        """Be the only writer again; what others have written meanwhile is read first."""
+        with ExitStack() as held:
+            self._lock = held.enter_context(lock_for_writing(self.path))
+            if seal(self.path) != self._sealed:
+                self._open()
+            held.pop_all()
+
     def _open(self) -> None:
         """Finish or remove what a killed writer left, and read what is there."""
+        self._info, self._rows, self._tasks, self._stats, self._row_schema = None, [], {}, {}, None
         finish_compaction(self.path, is_locked=True)
         if (self.path / INFO).exists():
             remove_unfinished(self.path)
@@ -160,17 +204,19 @@ class LeRobotWriter(EpisodeWriter):
         self._row_schema = tables[0][1].schema_arrow if tables else None
         self._stats = join_stats(read_stats(self.path, info))
         self._remove_orphans(info)
+        keep_notes(self.path / NOTES, info.total_episodes)
 
     def _remove_orphans(self, info: Info) -> None:
-        """Delete files of an episode that was never promised, and take it out of the statistics and tasks first."""
+        """Take episodes that do not count out of statistics and tasks, then out of the files."""
         known = {path for row in self._rows for path in row.files(self.path)}
         found = {p for f in (DATA, EPISODES, VIDEOS) for p in (self.path / f).rglob("*") if p.is_file()}
-        if not (orphans := sorted(found - known)):
-            return
-        if not (self.path / EXTRA).exists():
+        orphans, is_ours = sorted(found - known), (self.path / EXTRA).exists()
+        if orphans and not is_ours:
             raise DatasetError(f"{orphans[0]} belongs to no episode of {self.path}: was its writer killed?")
+        if not (is_ours and trim_files(self.path, info, self._rows)) and not orphans:
+            return
         self._tasks = {task: number for task, number in self._tasks.items() if number < info.total_tasks}
-        _write_stats(self.path, self._stats)
+        write_stats(self.path, self._stats)
         write_tasks(self.path, self._tasks)
         for orphan in orphans:
             orphan.unlink()
@@ -200,7 +246,7 @@ class LeRobotWriter(EpisodeWriter):
     def _row(self, info: Info, length: int, task: str) -> EpisodeRow:
         last = self._rows[-1] if self._rows else None
         videos = {
-            key: VideoPart(_after([row.videos[key].slot for row in self._rows]), 0.0, length / info.fps)
+            key: VideoPart(Slot.after([row.videos[key].slot for row in self._rows]), 0.0, length / info.fps)
             for key in info.keys("video")
         }
         return EpisodeRow(
@@ -208,8 +254,8 @@ class LeRobotWriter(EpisodeWriter):
             tasks=(task,),
             length=length,
             begin=0 if last is None else last.begin + last.length,
-            data=_after([row.data for row in self._rows]),
-            meta=_after([row.meta for row in self._rows]),
+            data=Slot.after([row.data for row in self._rows]),
+            meta=Slot.after([row.meta for row in self._rows]),
             videos=videos,
         )
 
@@ -231,12 +277,8 @@ class LeRobotWriter(EpisodeWriter):
         commit(path, lambda target: write_video(target, frames, info.fps, codec=self._codec, crf=self._crf))
 
 
-def _write_stats(root: Path, stats: dict[str, Stats]) -> None:
-    content = {name: {key: value.tolist() for key, value in part.items()} for name, part in stats.items()}
-    commit_json(root / STATS, content)
-
-
-def _check_options(fps: float | None, pictures: str, jpeg_quality: int, video_codec: str) -> None:
+def check_options(fps: float | None, pictures: str, jpeg_quality: int, video_codec: str) -> None:
+    """Raise when an option cannot be."""
     if fps is not None and not 0 < fps < 1e6:
         raise ConfigError(f"fps must be positive, got {fps}")
     if pictures not in get_args(Pictures):
@@ -245,22 +287,6 @@ def _check_options(fps: float | None, pictures: str, jpeg_quality: int, video_co
         raise ConfigError(f"jpeg_quality must be 1 to 95, got {jpeg_quality}")
     if video_codec not in VIDEO_CODECS:
         raise ConfigError(unknown_name("video codec", video_codec, VIDEO_CODECS))
-
-
-def _after(slots: list[Slot]) -> Slot:
-    return max(slots).next() if slots else Slot(0, 0)
-
-
-def _automatic(row: EpisodeRow, fps: float, task: int) -> dict[str, Array]:
-    steps = np.arange(row.length)
-    columns = {
-        "timestamp": steps / fps,
-        "frame_index": steps,
-        "episode_index": np.full(row.length, row.number),
-        "index": row.begin + steps,
-        "task_index": np.full(row.length, task),
-    }
-    return {name: values.astype(AUTOMATIC[name]) for name, values in columns.items()}
 
 
 def compact_lerobot(path: str | Path, *, data_mb: float = 100, video_mb: float = 200) -> None:

@@ -28,6 +28,8 @@ _METADATA = "metadata.json"
 class MinariReader(EpisodeReader):
     """`path` is a Minari dataset's directory, the one that holds `data`, or that `data` itself."""
 
+    format = "minari"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._data = path / "data" if (path / "data" / _METADATA).exists() else path

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rl_lab.buffers.datasets.csv_table import FIELDS, CsvReader, CsvWriter
 from rl_lab.buffers.datasets.format import DatasetError, DoneMeans, Episode, EpisodeReader, EpisodeWriter
 from rl_lab.buffers.datasets.lab import HEADER, LabReader, LabWriter
 from rl_lab.buffers.datasets.packaged import PREFIX, open_packaged
 from rl_lab.core.errors import ConfigError, unknown_name
 
-Format = Literal["auto", "lab", "lerobot", "minari"]
-_MARKS = {"lab": (HEADER,), "lerobot": ("meta/info.json",), "minari": ("data/metadata.json", "metadata.json")}
+Format = Literal["auto", "lab", "lerobot", "minari", "csv"]
+MARKS = {"lab": (HEADER,), "lerobot": ("meta/info.json",), "minari": ("data/metadata.json", "metadata.json")}
+MARKS |= {"csv": (FIELDS,)}
 
 
 def detect_format(path: Path) -> str:
@@ -21,30 +23,37 @@ def detect_format(path: Path) -> str:
         raise DatasetError(f"{path} does not exist")
     if not path.is_dir():
         raise DatasetError(f"{path} is a file; a dataset is a directory")
-    for name, marks in _MARKS.items():
+    for name, marks in MARKS.items():
         if any((path / mark).exists() for mark in marks):
             return name
-    wanted = ", ".join(f"{marks[0]} ({name})" for name, marks in _MARKS.items())
+    wanted = ", ".join(f"{marks[0]} ({name})" for name, marks in MARKS.items())
     raise DatasetError(f"{path} holds no dataset: none of {wanted} is there")
 
 
-def open_dataset(path: str | Path, format: Format = "auto", *, done_means: DoneMeans = "terminated") -> EpisodeReader:
-    """Open a dataset and check its index; its episodes are read when they are asked for."""
+def open_dataset(
+    path: str | Path, format: Format = "auto", *, done_means: DoneMeans = "terminated", is_checked: bool = True
+) -> EpisodeReader:
+    """Open a dataset and check its index and, unless `is_checked` is false, that all files are there and whole.
+
+    Its episodes are read when they are asked for.
+    """
     if str(path).startswith(PREFIX):
         return open_packaged(str(path))
     root = Path(path)
     kind = detect_format(root) if format == "auto" else format
     if kind == "lab":
-        return LabReader(root)
+        return LabReader(root, is_checked=is_checked)
     if kind == "lerobot":
         from rl_lab.buffers.datasets.lerobot_reader import LeRobotReader
 
-        return LeRobotReader(root, done_means=done_means)
+        return LeRobotReader(root, done_means=done_means, is_checked=is_checked)
     if kind == "minari":
         from rl_lab.buffers.datasets.minari import MinariReader
 
         return MinariReader(root)
-    raise ConfigError(unknown_name("dataset format", format, ["auto", *_MARKS]))
+    if kind == "csv":
+        return CsvReader(root)
+    raise ConfigError(unknown_name("dataset format", format, ["auto", *MARKS]))
 
 
 def read_episodes(
@@ -54,7 +63,7 @@ def read_episodes(
     return open_dataset(path, format).episodes(episodes)
 
 
-def open_writer(path: str | Path, format: Literal["lab", "lerobot"] = "lab", **options: Any) -> EpisodeWriter:
+def open_writer(path: str | Path, format: Literal["lab", "lerobot", "csv"] = "lab", **options: Any) -> EpisodeWriter:
     """Open a dataset for adding episodes, or begin one; the options are those of the format's writer."""
     if format == "lab":
         return LabWriter(path, **options)
@@ -62,4 +71,6 @@ def open_writer(path: str | Path, format: Literal["lab", "lerobot"] = "lab", **o
         from rl_lab.buffers.datasets.lerobot_writer import LeRobotWriter
 
         return LeRobotWriter(path, **options)
-    raise ConfigError(unknown_name("dataset format to write", format, ["lab", "lerobot"]))
+    if format == "csv":
+        return CsvWriter(path, **options)
+    raise ConfigError(unknown_name("dataset format to write", format, ["lab", "lerobot", "csv"]))

@@ -53,11 +53,18 @@ class PushTReader(EpisodeReader):
 
     def read(self, number: int) -> Episode:
         """Return one demonstration."""
+        return self._read(number, self._draw)
+
+    def glance(self, number: int) -> Episode:
+        """Return one demonstration without drawing it."""
+        return self._read(number, None)
+
+    def _read(self, number: int, draw: Callable[[Array], Array] | None) -> Episode:
         steps = slice(self._starts[number], self._ends[number])
         states = self._states[steps]
         observations = {"state": states, "environment_state": block_corners(states), "agent_pos": states[:, :2]}
-        if self._draw is not None:
-            observations["pixels"] = np.stack([self._draw(state) for state in states])
+        if draw is not None:
+            observations["pixels"] = np.stack([draw(state) for state in states])
         return Episode(
             observations=observations,
             actions=self._actions[steps],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from rl_lab.buffers.datasets.format import Actions, Array, DatasetError, Episode
+from rl_lab.buffers.datasets.format import Actions, Array, DatasetError, Episode, named, unnamed
 from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map
 
 _SLACK = 0.01  # of the range: recorded actions may be this far outside their bounds
@@ -34,8 +35,14 @@ class Converter:
 
     def __call__(self, episode: Episode, where: str, device: torch.device) -> Trajectory | None:
         """Return the trajectory; None when no step of the episode can be used."""
-        observations = self._observations(episode.observations, where, batched=True)
+        observations, actions = _each(
+            where,
+            lambda: self._observations(episode.observations, where, batched=True),
+            lambda: self._actions(episode.actions, where),
+        )
         final = self._observations(episode.final_observation, where, batched=False)
+        numbers = {**named(observations), **named(actions, "actions"), "rewards": episode.rewards}
+        reject_infinite(where, {**numbers, **named(final, "final_observation")})
         steps = len(episode)
         if not (episode.has_final_observation or episode.terminated or self.keep_last_step):
             # the last transition has no true successor to bootstrap from, but the one before it has
@@ -47,7 +54,7 @@ class Converter:
         ends[-1] = True
         rows: dict[str, Any] = {
             "observations": tree_map(lambda array: array[:steps], observations),
-            "actions": tree_map(lambda array: array[:steps], self._actions(episode.actions, where)),
+            "actions": tree_map(lambda array: array[:steps], actions),
             "rewards": episode.rewards[:steps].astype(np.float32),
             "terminated": ends & episode.terminated,
             "truncated": ends & (not episode.terminated),
@@ -58,6 +65,15 @@ class Converter:
             rows["infos"] = {name: _info(array)[:steps] for name, array in episode.infos.items()}
         return tree_map(lambda array: torch.from_numpy(np.array(array[:, None], order="C")).to(device), rows)
 
+    def fits(self, extremes: Mapping[str, Array]) -> bool:
+        """Return whether the extremes of an episode raise no suspicion."""
+        try:
+            self._actions(unnamed(extremes, "actions"), "")
+            reject_infinite("", extremes)
+        except DatasetError:
+            return False
+        return True
+
     def _observations(self, found: Any, where: str, *, batched: bool) -> Any:
         if self.spec is None:
             return found
@@ -67,10 +83,12 @@ class Converter:
         keys = self.observation_keys or {}
         if isinstance(keys, str):
             raise DatasetError(f"observation_keys is {keys!r}, but the environment has observations {sorted(wanted)}")
-        return {
-            key: _fit(_pick(found, keys.get(key, key), where), leaf, f"{where}: observations {key!r}", batched)
-            for key, leaf in wanted.items()
-        }
+
+        def fit(key: str, leaf: Leaf) -> Array:
+            return _fit(_pick(found, keys.get(key, key), where), leaf, f"{where}: observations {key!r}", batched)
+
+        fitted = _each(where, *(partial(fit, key, leaf) for key, leaf in wanted.items()))
+        return dict(zip(wanted, fitted, strict=True))
 
     def _single(self, found: Any, where: str) -> Array:
         """Return the one array that an environment with one observation wants."""
@@ -99,6 +117,28 @@ class Converter:
         names = {name: f"{where}: actions {name}".rstrip() for name in parts}
         fitted = {name: _fit_action(given[name], leaf, names[name]) for name, leaf in parts.items()}
         return fitted if isinstance(actions, dict) else fitted[""]
+
+
+def reject_infinite(where: str, arrays: Mapping[str, Array]) -> None:
+    """Raise when a number is not finite, with its name and step."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            rows = np.isfinite(array).reshape(len(array), -1).all(1) if array.ndim else np.array([False])
+            step = "" if name.startswith("final") else f" at step {int((~rows).argmax())}"
+            raise DatasetError(f"{where}: {name} is not finite{step}")
+
+
+def _each(where: str, *makers: Callable[[], Any]) -> list[Any]:
+    """Return what all of them make; where some cannot, all that does not fit is told at once."""
+    made, lines = [], list[str]()
+    for make in makers:
+        try:
+            made.append(make())
+        except DatasetError as error:
+            lines.append(str(error) if not lines else str(error).removeprefix(where).lstrip(": "))
+    if lines:
+        raise DatasetError("; ".join(lines))
+    return made
 
 
 def _pick(found: Any, key: str, where: str) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def read_video(path: Path, begin_s: float, count: int, fps: float, shape: Sequen
         raise DatasetError(f"{path}: a video has 3 channels, not {channels}")
     found = np.zeros(count, dtype=np.bool_)
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), format="mp4") as container:  # not a list of other files
             _check_size(path, container.streams.video[0], height, width)
             frames = np.empty((count, channels, height, width), dtype=np.uint8)
             for time_s, frame in _frames_from(container, begin_s):
@@ -87,18 +87,30 @@ def read_video(path: Path, begin_s: float, count: int, fps: float, shape: Sequen
     return frames
 
 
+def decode_video(path: Path) -> Iterator[Array]:
+    """Yield all pictures [H, W, 3] of a file, whatever their times."""
+    try:
+        with av.open(str(path)) as container:
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format="rgb24")
+    except (av.FFmpegError, IndexError) as error:
+        raise DatasetError(f"{path} is not a video ({one_line(error)})") from error
+
+
 def join_videos(sources: Sequence[Path], counts: Sequence[int], fps: float, target: Path) -> None:
     """Put videos one after the other without encoding them again; `counts` are their frames."""
     with av.open(str(target), "w", format="mp4") as output:
         stream: Any = None
         shown = 0
         for source, count in zip(sources, counts, strict=True):
-            with av.open(str(source)) as container:
+            with av.open(str(source), format="mp4") as container:
                 if stream is None:
                     stream = output.add_stream_from_template(container.streams.video[0], opaque=True)
                     stream.time_base = container.streams.video[0].time_base
                 for packet in container.demux(video=0):
                     if packet.dts is None or packet.pts is None:  # the end of the stream
+                        continue
+                    if packet.pts * packet.time_base >= (count - 0.5) / _rate(fps):  # of an episode that was cut off
                         continue
                     offset = shown / _rate(fps) / packet.time_base
                     packet.pts, packet.dts = round(packet.pts + offset), round(packet.dts + offset)

@@ -30,6 +30,17 @@ class OpenEpisodes:
         self._starts = [0] * lanes  # number of the first step of each lane's open episode
         self._count = 0  # steps ever taken
         self._before: dict[str, Any] | None = None
+        self.closed = range(0)  # numbers of the steps of the episode that was yielded last
+
+    @property
+    def count(self) -> int:
+        """Return how many vector steps it has taken."""
+        return self._count
+
+    @property
+    def oldest(self) -> int:
+        """Return the number of the first step that is still open."""
+        return min(self._starts)
 
     def take(self, trajectory: Trajectory) -> Iterator[Trajectory]:
         """Yield the episodes that end in these steps, in the order of their ends."""
@@ -46,12 +57,22 @@ class OpenEpisodes:
         self._forget()
         self._reject_long()
 
+    def cut(self) -> Iterator[Trajectory]:
+        """Yield what is open of every copy, as an episode that was cut (truncated)."""
+        if self._before is None:
+            return
+        for lane, start in enumerate(self._starts):
+            if start < self._count:
+                yield self._close(lane, self._count, _at(self._before["finals"], lane))
+        self._before = None
+        self._forget()
+
     def get_state(self) -> State:
         """Return the open steps."""
         return {
             "pieces": tree_cat(self._pieces) if self._pieces else None,
             "origin": self._origin,
-            "starts": self._starts,
+            "starts": list(self._starts),
             "count": self._count,
             "before": self._before,
         }
@@ -72,6 +93,7 @@ class OpenEpisodes:
     def _close(self, lane: int, end: int, final: Tree) -> Trajectory:
         """Return steps `start .. end - 1` of a lane, the last one marked as an end."""
         start, self._starts[lane] = self._starts[lane], end
+        self.closed = range(start, end)
         parts, number = [], self._origin
         for piece in self._pieces:
             length = piece["rewards"].shape[0]
@@ -86,7 +108,7 @@ class OpenEpisodes:
         return {**episode, "final_observations": final}
 
     def _forget(self) -> None:
-        oldest = min(self._starts)
+        oldest = self.oldest
         while self._pieces and self._origin + self._pieces[0]["rewards"].shape[0] <= oldest:
             self._origin += self._pieces.pop(0)["rewards"].shape[0]
         if self._pieces and self._origin < oldest:  # cut the first one, so that the state does not depend on the pieces

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_lab.config.softlearning.options import Options, Part, Surroundings, Translator
+from rl_lab.config.foreign import Options
+from rl_lab.config.softlearning.options import Part, Surroundings, Translator
 from rl_lab.core.errors import ConfigError
 
 LEARNING_RATE = 3e-4
 WARM_UP = ("num_warmup_samples", "n_initial_exploration_steps")  # the second in its older versions
 NO_EFFECT = (
-    *("plotter", "save_full_state", "eval_render_kwargs", "video_save_frequency", "max_train_repeat_per_timestep"),
+    *("plotter", "save_full_state", "eval_render_kwargs", "max_train_repeat_per_timestep"),
     "batch_size",  # it is among the surroundings
 )
 
@@ -62,6 +63,8 @@ def _shared(options: Options, around: Surroundings) -> dict[str, Any]:
     }
     if num_epochs is not None:
         said["training.total_timesteps"] = num_epochs * epoch
+    if evaluations := options.number("video_save_frequency"):  # a film with every so many of them
+        said["training.video_frequency"] = evaluations * epoch
     if (episodes := options.take("eval_n_episodes")) is not None:
         said["training.num_eval_episodes"] = episodes
     if (is_greedy := options.flag("eval_deterministic")) is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rl_lab.config.softlearning.options import Options, Part, Surroundings, Translator, translate_node
+from rl_lab.config.foreign import Options
+from rl_lab.config.softlearning.options import Part, Surroundings, Translator, translate_node
 from rl_lab.core.errors import ConfigError
 
 MLP = "rl_lab.components.mlp.MLP"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_lab.config.softlearning.options import Options, Part, Surroundings, Translator, as_block, translate_node
+from rl_lab.config.foreign import Options, as_block
+from rl_lab.config.softlearning.options import Part, Surroundings, Translator, translate_node
 from rl_lab.core.errors import ConfigError
 
 KEPT = ("gamma", "min_size", "storage")  # of a buffer whose class changes

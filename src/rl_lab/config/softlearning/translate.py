@@ -7,17 +7,18 @@ what the command line says in the lab's own words is above both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from rl_lab.config.foreign import Compose, as_block, laid_under, plain, read_block
 from rl_lab.config.softlearning.algorithms import ALGORITHMS
 from rl_lab.config.softlearning.networks import ENCODER, NETWORKS
-from rl_lab.config.softlearning.options import OBSERVATION, Part, Surroundings, Translator, as_block, translate_node
+from rl_lab.config.softlearning.options import OBSERVATION, Part, Surroundings, Translator, translate_node
 from rl_lab.config.softlearning.pools import KEPT, POOLS
-from rl_lab.config.softlearning.variant import place, read_variant
+from rl_lab.config.softlearning.variant import place
 from rl_lab.core.errors import ConfigError
 
 VARIANT = "variant"
@@ -31,13 +32,12 @@ PHASE = {
 }
 
 
-def translate(
-    config: DictConfig, compose: Callable[[list[str]], DictConfig], overrides: Iterable[Override] = ()
-) -> DictConfig:
+def translate(config: DictConfig, compose: Compose, overrides: Iterable[Override] = ()) -> DictConfig:
     """Return the config in the lab's words; `compose` gives configs of groups, `overrides` are the command line's."""
     OmegaConf.set_struct(config, False)
     if VARIANT in config:
-        config = _with_variant(config, compose)
+        placed = place(read_block(VARIANT, plain(config.pop(VARIANT))))
+        config = laid_under(config, placed, compose)
     translated = [path for path, _, _ in _nodes(config)]
     encoder: Any = None
     for path, node, classes in list(_nodes(config)):  # the workflow first: it says the size of a batch
@@ -51,18 +51,6 @@ def translate(
         if translated and not _is_spoken(key, translated):
             OmegaConf.update(config, key, override.value(), force_add=True)
     return config
-
-
-def _with_variant(config: DictConfig, compose: Callable[[list[str]], DictConfig]) -> DictConfig:
-    given = config.pop(VARIANT)
-    placed = place(read_variant(OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given))
-    base = compose(placed.groups)
-    OmegaConf.set_struct(base, False)
-    merged = OmegaConf.merge(base, {"experiment": {"name": placed.name}}, config)
-    assert isinstance(merged, DictConfig)
-    for path, value in placed.values.items():
-        OmegaConf.update(merged, path, value, force_add=True)
-    return merged
 
 
 def _nodes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Translator]]]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
-from rl_lab.config.softlearning.options import Options, Part, Surroundings, Translator, as_block, translate_node
+from rl_lab.config.foreign import Options, Placed, as_block
+from rl_lab.config.softlearning.options import Part, Surroundings, Translator, translate_node
 from rl_lab.core.errors import ConfigError, unknown_name
 
 PLACES = {  # where its nodes stand in the lab
@@ -25,33 +19,6 @@ PLACES = {  # where its nodes stand in the lab
 OTHERS = ("environment_params", "sampler_params", "exploration_policy_params", "run_params", "git_sha")
 PRESETS = {"SAC": "sac", "SQL": "sql"}
 TENSOR_DOMAINS = {"MultiGoal": "multigoal"}  # batches of tensors in the lab, with configs of their own
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A variant in the lab's blocks."""
-
-    groups: list[str]  # configs to begin with
-    name: str  # of the run, when nobody gives one
-    values: dict[str, Any]  # by dotted path; nodes are still in Softlearning's words
-
-
-def read_variant(given: Any) -> Mapping[str, Any]:
-    """Return the variant itself: the block, or what the JSON or YAML file of this path holds."""
-    if not isinstance(given, str):
-        return as_block("variant", given)
-    try:
-        text = Path(given).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"variant: cannot read {given!r}: {error}") from error
-    try:
-        return as_block("variant", json.loads(text))  # which knows infinities as Python writes them
-    except json.JSONDecodeError:
-        pass
-    try:
-        return as_block("variant", OmegaConf.to_container(OmegaConf.create(text)))
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"variant: {given!r} is neither JSON nor YAML: {str(error).splitlines()[0]}") from error
 
 
 def place(variant: Mapping[str, Any]) -> Placed:

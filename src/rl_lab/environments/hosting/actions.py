@@ -215,6 +215,9 @@ def action_codec(space: spaces.Space[Any], rescale: bool | None = None) -> Actio
     packing = _flatten(space, "", named)
     if not named or not all(isinstance(leaf, (spaces.Box, *CHOICES)) for leaf in named.values()):
         raise UnsupportedSpace(f"{space}; {SUPPORTED}")
+    if empty := [name for name, leaf in named.items() if math.prod(leaf.shape or ()) == 0]:
+        part = f"the part {empty[0]!r} of an action" if empty[0] else "an action"
+        raise UnsupportedSpace(f"{space}; {part} has no dimension")
     if len({isinstance(leaf, spaces.Box) for leaf in named.values()}) == 1:
         return _plain_action(space, list(named.values()), packing, rescale)
     parts = {name: _plain_action(leaf, [leaf], _flatten(leaf, "", {}), rescale) for name, leaf in named.items()}
@@ -275,7 +278,7 @@ def _box_action(leaves: list[Any], packing: Packing, rescale: bool | None) -> Bo
         np.concatenate([bound.ravel() for bound in bounds]).astype(kind).reshape(shape)
         for bounds in ([leaf.low for leaf in leaves], [leaf.high for leaf in leaves])
     )
-    is_plain = isinstance(packing, Slot) and not whole.any()
+    is_plain = isinstance(packing, Slot) and not whole.any() and shape != ()  # whose rows are no arrays
     stretched = _stretched(low, high, rescale)
     return BoxAction(shape, low, high, stretched, whole if whole.any() else None, None if is_plain else packing)
 

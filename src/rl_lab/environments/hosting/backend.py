@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_lab.core import Instruction
 from rl_lab.environments.hosting.codec import Array, Arrays
 from rl_lab.environments.hosting.group import Blueprint, Group, StepArrays
 
@@ -45,6 +46,10 @@ class Backend(ABC):
     @abstractmethod
     def render(self) -> Array | None:
         """Return the picture of the first member."""
+
+    @abstractmethod
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass a person's word on to every member; return whether one of them listens."""
 
     @abstractmethod
     def close(self) -> None:
@@ -89,6 +94,10 @@ class SyncBackend(Backend):
     def render(self) -> Array | None:
         """Return the picture of the first member."""
         return self._group.render()
+
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass a person's word on to every member."""
+        return self._group.instruct(instruction)
 
     def close(self) -> None:
         """Free what the members hold."""

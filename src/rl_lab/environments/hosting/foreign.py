@@ -42,6 +42,13 @@ def config_error(message: str) -> Exception:
     return ConfigError(message)
 
 
+def environment_fault(message: str) -> Exception:
+    """Return an EnvironmentFault; `core` comes late here too."""
+    from rl_lab.core import EnvironmentFault
+
+    return EnvironmentFault(message)
+
+
 def unknown_environment(name: str, choices: Iterable[object]) -> Exception:
     """Return the ConfigError for a name that is not among the choices, the nearest one first."""
     from rl_lab.core import ConfigError, unknown_name

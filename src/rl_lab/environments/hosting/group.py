@@ -140,6 +140,16 @@ class Group:
             self._doing, self._cursor[0] = "render", 0
             return self._members[0].render()
 
+    def instruct(self, instruction: str) -> bool:
+        """Pass a person's word on to every member; return whether one of them listens."""
+        heard = False
+        with self._watch:
+            self._doing = f"being told to {instruction}"
+            for index, member in enumerate(self._members):
+                self._cursor[0] = index
+                heard |= member.instruct(instruction)
+        return heard
+
     def close(self) -> None:
         """Free windows and simulators."""
         for member in self._members:

@@ -38,6 +38,15 @@ class Numbered(Protocol):
         ...
 
 
+@runtime_checkable
+class Instructed(Protocol):
+    """A layer that listens to a person."""
+
+    def instruct(self, instruction: str) -> None:
+        """Hold, or end the episode with the next step; see `VectorEnv.instruct`."""
+        ...
+
+
 class Member:
     """One environment. Seeded once, as gymnasium asks; later episodes go on with the environment's own stream."""
 
@@ -116,6 +125,13 @@ class Member:
         """Return the picture, [H, W, 3] uint8, or None when it has none."""
         picture = self._env.render() if self._env.render_mode == "rgb_array" else None
         return picture if isinstance(picture, np.ndarray) else None
+
+    def instruct(self, instruction: str) -> bool:
+        """Pass a person's word on; return whether a layer listens."""
+        heard = [layer for layer in layers(self._env) if isinstance(layer, Instructed)]
+        for layer in heard:
+            layer.instruct(instruction)
+        return bool(heard)
 
     def close(self) -> None:
         """Free windows and simulators."""

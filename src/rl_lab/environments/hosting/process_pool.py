@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rl_lab.core import ConfigError
+from rl_lab.core import ConfigError, Instruction
 from rl_lab.environments.hosting.backend import Backend, Outcome, merge_finals
 from rl_lab.environments.hosting.codec import Array, Arrays, ObservationCodec
 from rl_lab.environments.hosting.foreign import Watch
@@ -98,6 +98,10 @@ class ProcessPool(Backend):
         self._workers[0].send("render", None)
         (picture,) = self._collect("render", self._workers[:1])
         return picture
+
+    def instruct(self, instruction: Instruction) -> bool:
+        """Pass a person's word on to every member."""
+        return any(self._ask("instruct", [instruction] * len(self._workers)))
 
     def close(self) -> None:
         """End the workers; safe to call twice."""

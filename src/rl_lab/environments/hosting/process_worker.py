@@ -100,6 +100,8 @@ class _Worker:
             return self.group.get_state(self._observations)
         if command == "set_state":
             return self.group.set_state(payload, self._observations)
+        if command == "instruct":
+            return self.group.instruct(payload)
         assert command == "render", command
         return self.group.render()
 

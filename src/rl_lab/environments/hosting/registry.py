@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -12,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from rl_lab.core import ConfigError, EnvironmentFault, LabError, split_reference, unknown_name
-from rl_lab.environments.exact.state import has_native_state, is_replayable
+from rl_lab.environments.exact.state import has_native_state, is_replayable, layers
 from rl_lab.environments.hosting.actions import ActionCodec
 from rl_lab.environments.hosting.codec import ObservationCodec
 from rl_lab.environments.hosting.foreign import Watch, missing_package, one_line
@@ -28,9 +29,11 @@ FAMILIES = {
     "BabyAI-": "rl_lab.environments.minigrid:make_env",
     "CarRacing-fast": "rl_lab.environments.car_racing:make_env",
     "gym_pusht/": "rl_lab.environments.pusht:make_env",
+    "gym_aloha/": "rl_lab.environments.aloha:make_env",
     "Fetch": "rl_lab.environments.robotics:make_env",
     "HandReach": "rl_lab.environments.robotics:make_env",
     "HandManipulate": "rl_lab.environments.robotics:make_env",
+    "cell/": "rl_lab.human.cell.tasks:make_env",
 }
 # Names of families that gymnasium does not register, offered beside its ids for one that is unknown.
 EXAMPLES = (
@@ -39,7 +42,9 @@ EXAMPLES = (
     "MiniGrid-Empty-5x5-v0",
     "CarRacing-fast",
     "gym_pusht/PushT-v0",
+    "gym_aloha/AlohaTransferCube-v0",
     "FetchReach-v4",
+    "cell/Insertion-v0",
 )
 FORMS = "module:Id, module:function, dm_control/<domain>-<task>, ALE/<Game>-v5, universe/domain/task"
 EXTRAS = {
@@ -89,6 +94,38 @@ def make_sample(recipe: Recipe) -> Env:
     """Make one environment to learn its spaces; raises ConfigError when its arguments or packages are wrong."""
     with Watch(lambda error: _making_error(recipe.id, error)):
         return recipe.make()
+
+
+def reject_unseeded(recipe: Recipe, sample: Env, observation: ObservationCodec, exact_resume: bool | None) -> None:
+    """Raise ConfigError when the environment takes no seed, or begins differently with the same one.
+
+    Two copies are asked only where nothing else tells: neither those with a native state, nor gymnasium's own, nor what
+    cannot be begun anew (robots), nor where the config says whether it can be repeated.
+    """
+    for layer in layers(sample):
+        given = inspect.signature(layer.reset).parameters
+        if "seed" not in given and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+            text = (
+                f"environment.name {recipe.id!r} cannot be reset to a seed: reset of {type(layer).__name__} takes none"
+            )
+            raise ConfigError(text)
+    is_known = has_native_state(sample) or (recipe.is_gymnasiums_own and not recipe.wrappers)
+    if is_known or recipe.is_nondeterministic or not is_replayable(sample) or exact_resume is not None:
+        return
+    arrays = observation.empty(2)
+    try:
+        with Watch(lambda error: _NotRepeatable(str(error))):
+            for row in range(2):
+                member = Member(recipe, signature_of(sample), is_exact=False)
+                observation.write(observation.target(arrays), row, member.start(0))
+                member.close()
+    except _NotRepeatable:
+        return  # told where it is reset
+    if any(array[0].tobytes() != array[1].tobytes() for array in arrays.values()):
+        raise ConfigError(
+            f"environment.name {recipe.id!r} cannot be reset to a seed: two copies began differently with the same one "
+            "(environment.exact_resume=false takes it as it is)"
+        )
 
 
 def is_repeatable(recipe: Recipe, sample: Env, observation: ObservationCodec, action: ActionCodec) -> bool:

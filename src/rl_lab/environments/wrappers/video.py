@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
+from rl_lab.core.mp4 import Mp4Writer, find_ffmpeg
 from rl_lab.environments.exact.adapter import LayerState
 from rl_lab.environments.hosting.foreign import config_error
 from rl_lab.environments.wrappers.base import LabWrapper, Outcome, check_number
@@ -41,7 +40,7 @@ class Video(LabWrapper):
         self._every: int = check_number("video.every", every, low=1, is_count=True)
         known = env.metadata.get("render_fps") or DEFAULT_FPS
         self._fps = known if fps is None else check_number("video.fps", fps, low=1)
-        self._open = _imageio()
+        _check_ffmpeg()
         super().__init__(env)
         self._is_first_copy = False  # until told so: samples and probes are not worth a film
         self._episode, self._step = -1, 0
@@ -87,7 +86,7 @@ class Video(LabWrapper):
     def _begin_film(self) -> None:
         if self._is_first_copy and self._episode % self._every == 0:
             since = f"-from-step-{self._step}" if self._step else ""
-            self._film = _Film(self._open, self._folder, f"episode-{self._episode:06d}{since}", self._fps)
+            self._film = _Film(self._folder, f"episode-{self._episode:06d}{since}", self._fps)
             self._film.add(self.env.render())
 
     def _end_film(self) -> None:
@@ -99,16 +98,16 @@ class Video(LabWrapper):
 class _Film:
     """One mp4 file, hidden until it is whole; of a killed process the hidden part stays."""
 
-    def __init__(self, open_writer: Any, folder: Path, stem: str, fps: float) -> None:
+    def __init__(self, folder: Path, stem: str, fps: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._stem, self._pictures = folder, stem, 0
         self._part = folder / f".{stem}-{os.getpid()}-{id(self)}.mp4"
-        self._writer = open_writer(self._part, format="FFMPEG", mode="I", fps=fps, macro_block_size=1)
+        self._writer = Mp4Writer(self._part, fps)
 
     def add(self, picture: Any) -> None:
         """Append one picture."""
         assert isinstance(picture, np.ndarray), type(picture)
-        self._writer.append_data(_even(picture))
+        self._writer.add(picture)
         self._pictures += 1
 
     def close(self) -> None:
@@ -127,17 +126,10 @@ class _Film:
             return
 
 
-def _even(picture: NDArray[Any]) -> NDArray[Any]:
-    """Return the picture with even sides, which the codec asks for: the last row and column are repeated."""
-    height, width = picture.shape[:2]
-    return np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-
-
-def _imageio() -> Any:
-    """Return imageio's function that opens a writer."""
+def _check_ffmpeg() -> None:
+    """Say what is missing before anything is recorded."""
     try:
-        importlib.import_module("imageio_ffmpeg")
-        return importlib.import_module("imageio.v2").get_writer
+        find_ffmpeg()
     except ImportError as error:
-        needed = "needs imageio with ffmpeg: pip install 'rl-lab[video]'"
+        needed = "needs ffmpeg: pip install 'rl-lab[video]'"
         raise config_error(f"environment.wrappers.video {needed} ({error})") from error

@@ -59,6 +59,11 @@ def steps_per_second(env: Env) -> float | None:
     return None
 
 
+def measured(env: Env) -> dict[str, Any] | None:
+    """Return how the outermost layer's observations show what was done (`core.spaces.Measured`); None: they do not."""
+    return env.measured() if isinstance(env, Measuring) else None
+
+
 def episode_limit(env: Env) -> int | None:
     """Return after how many steps of the outermost layer an episode is cut; None: never."""
     limit: int | None = None
@@ -68,6 +73,11 @@ def episode_limit(env: Env) -> int | None:
         own = _own_limit(layer)
         limit = own if limit is None else limit if own is None else min(own, limit)
     return limit
+
+
+def description(env: Env) -> dict[str, Any]:
+    """Return what the outermost layer that describes itself says; nothing when none does."""
+    return next((layer.describe() for layer in layers(env) if isinstance(layer, Described)), {})
 
 
 @runtime_checkable
@@ -82,6 +92,24 @@ class Timed(Protocol):
     """A layer that tells how many of its steps are a second."""
 
     steps_per_second: float
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A layer that tells what a policy must know of it where it is deployed."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return a tree for JSON."""
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A robot whose observations show what came of its actions."""
+
+    def measured(self) -> dict[str, Any] | None:
+        """Return the arguments of `core.spaces.Measured`."""
+        ...
 
 
 @runtime_checkable

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError
-from rl_lab.robots.managers.terms import check_keys, columns, interval, number
+from rl_lab.robots.managers.terms import check_keys, columns, interval, number, positive, share
 from rl_lab.robots.mdp.rotations import wrap, yaw_of
 from rl_lab.robots.mdp.state import Gait, RobotFacts, RobotState
+from rl_lab.robots.mdp.world import any_of
 
 AXES = ("vx", "vy", "yaw")
 DEFAULTS = {
@@ -43,9 +44,9 @@ class CommandManager:
         self._low, self._high = torch.tensor(list(self.ranges.values()), device=device).T
         self._resample = interval(f"{path}.resample_s", options["resample_s"])
         shares = ("standing", "forward", "heading")
-        self._standing, self._forward, self._heading = (number(f"{path}.{key}", options[key]) for key in shares)
+        self._standing, self._forward, self._heading = (share(f"{path}.{key}", options[key]) for key in shares)
         self._gain = number(f"{path}.heading_gain", options["heading_gain"])
-        self._smallest = tuple(number(f"{path}.smallest", value) for value in options["smallest"])
+        self._smallest = _read_pair(f"{path}.smallest", options["smallest"])
         self.curriculum = _read_curriculum(f"{path}.curriculum", options["curriculum"])
         self.value = torch.zeros(num_envs, 3, device=device)
         self.fixed: Tensor | None = None  # [N, 3] of a tester or a joystick
@@ -84,7 +85,7 @@ class CommandManager:
         self._seen = torch.where(is_due, 0.0, seen)
 
     def _draw(self, mask: Tensor) -> None:
-        if mask.device.type == "cpu" and not bool(mask.any()):  # reading a flag costs nothing there
+        if not any_of(mask):
             return
         draw = torch.rand(len(mask), 8, generator=self._generator, device=mask.device)
         new = self.level * (self._low + (self._high - self._low) * draw[:, :3])
@@ -107,7 +108,8 @@ class CommandManager:
             self.value = self.fixed.clone()
         elif self._heading > 0.0:
             rate = self._gain * wrap(self._target - yaw_of(state.base_quat))
-            rate = torch.where(self._has_heading, rate.clamp(*self.ranges["yaw"]), self.value[:, 2])
+            rate = rate.clamp(self.level * self._low[2], self.level * self._high[2])
+            rate = torch.where(self._has_heading, rate, self.value[:, 2])
             self.value = torch.cat((self.value[:, :2], rate.unsqueeze(-1)), -1)
         return self.value
 
@@ -129,8 +131,14 @@ def _read_curriculum(path: str, config: Any) -> dict[str, Any] | None:
         return None
     check_keys(path, config, tuple(CURRICULUM))
     options = {**CURRICULUM, **config}
-    numbers = {name: number(f"{path}.{name}", value) for name, value in options.items() if name != "reward"}
+    numbers = {name: share(f"{path}.{name}", value) for name, value in options.items() if name != "reward"}
     return {**options, **numbers}
+
+
+def _read_pair(path: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise ConfigError(f"{path}: must be two numbers, of |v_xy| and of |yaw|, not {value!r}")
+    return number(path, value[0]), number(path, value[1])
 
 
 GAIT = {"cycle_s": 0.8, "offsets": None, "stance": 0.5, "legs": None, "amplitudes": (-0.26, 0.52, -0.26)}
@@ -152,7 +160,7 @@ def read_gait(config: Mapping[str, Any], facts: RobotFacts) -> Gait:
     legs = _read_legs(path, options["legs"], options["amplitudes"], facts)
     amplitudes = [number(f"{path}.amplitudes", value) for value in options["amplitudes"]] if options["legs"] else []
     return Gait(
-        number(f"{path}.cycle_s", options["cycle_s"]),
+        positive(f"{path}.cycle_s", options["cycle_s"]),
         torch.tensor([float(value) for value in offsets], device=device),
         float(options["stance"]),
         legs,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
-from rl_lab.robots.managers.terms import Function, Term, functions_of, interval, read_terms
+from rl_lab.robots.managers.terms import Function, Term, functions_of, interval, positive, read_terms
 from rl_lab.robots.mdp import events
 from rl_lab.robots.mdp.state import RobotFacts
-from rl_lab.robots.mdp.world import NEEDS, Needs, World
+from rl_lab.robots.mdp.world import NEEDS, Needs, World, any_of
 
 MODES = ("startup", "reset", "interval", "step")
 
@@ -40,6 +40,7 @@ class EventManager:
                 if term.options["interval_s"] is None:
                     raise ConfigError(f"{where}: an event of mode interval needs it, such as [5, 10]")
                 low, high = interval(where, term.options["interval_s"])
+                positive(where, low)
                 self._every.append((low / facts.dt, high / facts.dt))
         self._left = torch.zeros(len(self._every), num_envs, device=facts.default_pos.device)  # control steps
 
@@ -77,7 +78,7 @@ class EventManager:
         for index, term in enumerate(self._by_mode["interval"]):
             left = self._left[index] - 1.0
             due = left <= 0.0
-            if world.sim.device.type == "cpu" and not bool(due.any()):  # reading a flag costs nothing there
+            if not any_of(due):
                 self._left[index] = left
                 continue
             self._call(term, world, due)

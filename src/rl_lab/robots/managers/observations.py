@@ -56,8 +56,8 @@ class ObservationGroup:
             torch.arange(len(self.terms), device=self._device), torch.tensor(self.widths, device=self._device)
         )
         self._frames = self._zeros(max(self.histories) if max(self.histories) > 1 else 0, width)  # newest first
-        self._out: Tensor = self._zeros(1, 1)[0]
         self.dim = sum(width * history for width, history in zip(self.widths, self.histories, strict=True))
+        self._out = torch.zeros(self._num_envs, self.dim, device=self._device)
 
     @property
     def space(self) -> Box:

@@ -15,7 +15,15 @@ from rl_lab.robots.mdp.rewards import MODULES
 from rl_lab.robots.mdp.state import RobotFacts, RobotState
 
 KEYS = ("terms", "only_positive", "scale_by_dt")
+SENSORS = {"angular_momentum": "angular_momentum", "self_collision": "self_contact"}  # that a scene has for terms only
 AFTER_CLIP = "termination"  # a fall costs even where the rest was cut at 0
+
+
+def sensors_of(config: Mapping[str, Any]) -> set[str]:
+    """Return the extra sensors that the terms of a config read."""
+    terms = {name: entry for name, entry in (config.get("terms") or {}).items() if isinstance(entry, Mapping)}
+    functions = [str(entry.get("function", name)) for name, entry in terms.items()]
+    return {SENSORS[function] for function in functions if function in SENSORS}
 
 
 class RewardManager:

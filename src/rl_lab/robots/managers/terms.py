@@ -111,6 +111,8 @@ def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], fact
     sources = {"joints": facts.joints, "bodies": facts.touching, "pair": facts.bodies}
     if name in sources and hints.get(name) in (Tensor, Tensor | None):
         return columns(path, sources[name], value, facts.default_pos.device)
+    if hints.get(name) == tuple[float, float]:
+        return interval(path, value)
     if hints.get(name) is float and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ConfigError(f"{path}: must be a number, not {value!r}")
     return value
@@ -133,12 +135,28 @@ def number(path: str, value: Any) -> float:
     return float(value)
 
 
+def positive(path: str, value: Any) -> float:
+    """Return a number of the config that must be above 0."""
+    if number(path, value) <= 0.0:
+        raise ConfigError(f"{path}: must be above 0, got {value}")
+    return float(value)
+
+
+def share(path: str, value: Any) -> float:
+    """Return a number of the config that must be in [0, 1]."""
+    if not 0.0 <= number(path, value) <= 1.0:
+        raise ConfigError(f"{path}: is a share between 0 and 1, got {value}")
+    return float(value)
+
+
 def interval(path: str, value: Any) -> tuple[float, float]:
     """Return the two ends of `[low, high]`; a single number is both."""
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
         low, high = number(path, value[0]), number(path, value[1])
     else:
-        low = high = number(path, value)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"{path}: must be [low, high] or one number, not {value!r}")
+        low = high = float(value)
     if low > high:
         raise ConfigError(f"{path}: the lower end {low:g} is above the upper end {high:g}")
     return low, high

@@ -7,20 +7,15 @@ around the model's own, never around the last draw. What it returns, [N, k], is 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError
+from rl_lab.robots.mdp.foot_geoms import foot_geoms
 from rl_lab.robots.mdp.rotations import quat_of_euler
 from rl_lab.robots.mdp.world import World, randomizes
-from rl_lab.robots.models.gains import default_gains, gain_parameters
-from rl_lab.robots.models.layout import Layout
-from rl_lab.robots.models.robot import Robot
-
-if TYPE_CHECKING:
-    import mujoco
+from rl_lab.robots.models.gains import default_gains, gain_parameters, gain_places
 
 Range = tuple[float, float]
 
@@ -190,22 +185,6 @@ def action_lag(world: World, mask: Tensor, range: Range = (0.0, 0.02)) -> Tensor
     return draw
 
 
-def foot_geoms(world: World) -> Tensor:
-    """Return the geoms that feet stand on: those of the feet's names, else all of the bodies that carry the feet."""
-    return world.columns("foot geoms", lambda: foot_geom_ids(world.model, world.robot, world.layout))
-
-
-def foot_geom_ids(model: mujoco.MjModel, robot: Robot, layout: Layout) -> list[int]:
-    """Return the same on the host, foot by foot; a robot without feet touches the ground with all it has."""
-    names = [model.geom(i).name for i in range(model.ngeom)]
-    chosen: list[int] = []
-    for foot, site in zip(robot.feet, layout.feet, strict=True):
-        body = model.site_bodyid[site]
-        own = [i for i in range(model.ngeom) if model.geom_bodyid[i] == body and model.geom_conaffinity[i]]
-        chosen += [names.index(foot)] if foot in names else own
-    return chosen or [i for i in range(model.ngeom) if model.geom_conaffinity[i] and model.geom_bodyid[i]]
-
-
 def _base(world: World) -> Tensor:
     return world.columns("base", lambda: [world.layout.base])
 
@@ -234,11 +213,12 @@ def _write_gains(world: World, mask: Tensor) -> None:
     columns = _actuators(world)
     kp0 = world.constant("kp", lambda: default_gains(world.model)[0])
     kd0 = world.constant("kd", lambda: default_gains(world.model)[1])
-    own = (world.default("actuator_gainprm"), world.default("actuator_biasprm"))
+    own = world.constant("gains", lambda: gain_places(world.model)[0])
+    signs = world.constant("signs of gains", lambda: gain_places(world.model)[1])
     factors = {name: torch.ones(len(mask), len(kp0), device=mask.device) for name in ("kp", "kd", "strength")}
     factors = {name: value.index_copy(1, columns, world.factors[name]) for name, value in factors.items()}
     strength = factors["strength"]
-    gain, bias = gain_parameters(world.model, kp0 * factors["kp"] * strength, kd0 * factors["kd"] * strength, own)
+    gain, bias = gain_parameters(kp0 * factors["kp"] * strength, kd0 * factors["kd"] * strength, own, signs)
     is_motor = world.constant("torque", lambda: torch.tensor([j.control == "torque" for j in world.robot.joints]))
     gain[:, columns, 0] *= torch.where(is_motor, world.factors["strength"], 1.0)
     world.sim.write_model("actuator_gainprm", gain, mask)

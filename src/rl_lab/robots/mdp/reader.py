@@ -9,10 +9,12 @@ import mujoco
 import torch
 from torch import Tensor
 
-from rl_lab.robots.mdp.events import foot_geom_ids
+from rl_lab.robots.mdp.foot_geoms import foot_geom_ids
 from rl_lab.robots.mdp.rotations import projected_gravity, rotate_inverse
 from rl_lab.robots.mdp.state import Gait, RobotFacts, RobotState
 from rl_lab.robots.mdp.world import World
+from rl_lab.robots.models.layout import has_sensor, sensor_columns
+from rl_lab.robots.models.scene import EXTRA_SENSORS
 
 if TYPE_CHECKING:
     from rl_lab.robots.models.layout import Layout
@@ -64,6 +66,7 @@ class StateReader:
         self._foot_bodies = _indices([int(model.site_bodyid[site]) for site in layout.feet], device)
         self._soles = torch.tensor(sole_heights(world), device=device)
         self._force, self._force_owner = self._force_columns(device)
+        self._extra = {name: sensor_columns(model, name) for name in EXTRA_SENSORS if has_sensor(model, name)}
         self.memory: dict[str, Tensor] = {}
         self._clear()
 
@@ -120,6 +123,7 @@ class StateReader:
             push=world.push,
             gait=self.gait,
             randomized=world.randomized,
+            **self._sensed(qpos),
             **self._ground(qpos, quat, foot_pos),
             **self._stance(foot_force.norm(dim=-1) > TOUCH),
         )
@@ -155,6 +159,12 @@ class StateReader:
         motion = sim.read("cvel")[:, self._foot_bodies]  # angular, then linear at the robot's centre of mass
         arm = position - sim.read("subtree_com")[:, self._world.layout.base].unsqueeze(1)
         return position, motion[..., 3:] + torch.linalg.cross(motion[..., :3], arm)
+
+    def _sensed(self, qpos: Tensor) -> dict[str, Tensor]:
+        """Return what sensors tell that the scene has only where a term reads it."""
+        data, none = self._world.sim.read("sensordata"), qpos.new_zeros(len(qpos), 3)
+        found = {name: data[:, self._extra[name]] if name in self._extra else none for name in EXTRA_SENSORS}
+        return {"angular_momentum": found["angular_momentum"], "self_force": found["self_contact"].norm(dim=-1)}
 
     def _ground(self, qpos: Tensor, quat: Tensor, foot_pos: Tensor) -> dict[str, Tensor]:
         feet = foot_pos[..., 2] - self._soles

@@ -16,25 +16,28 @@ GAIN_FIELDS = ("actuator_gainprm", "actuator_biasprm")  # declare both as random
 SERVO_KP, SERVO_KD = 4, 6  # columns of a DC motor's gainprm
 
 
-def gain_parameters(
-    model: mujoco.MjModel, kp: Tensor, kd: Tensor, own: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return (actuator_gainprm, actuator_biasprm) [N, U, 10] of scene actuators with those gains, [N, U] each.
+def gain_places(model: mujoco.MjModel) -> tuple[Tensor, Tensor]:
+    """Return both fields of the model [2, U, 10], and with which sign kp and kd stand in them [2, 2, U, 10].
 
-    A velocity actuator has no kp and a torque actuator neither: those numbers are not used. `own` are both fields of
-    the model on the device of the gains; without them they are copied there.
+    A velocity actuator has no kp and a torque actuator neither: those numbers are not used.
     """
     import mujoco
 
-    gain, bias = own or [torch.as_tensor(getattr(model, name), dtype=torch.float32).to(kp) for name in GAIN_FIELDS]
-    gain, bias = gain.repeat(len(kp), 1, 1), bias.repeat(len(kp), 1, 1)
-    for i in range(model.nu):
-        if model.actuator_gaintype[i] == mujoco.mjtGain.mjGAIN_DCMOTOR:
-            gain[:, i, SERVO_KP], gain[:, i, SERVO_KD] = kp[:, i], kd[:, i]
-        elif model.actuator_biasprm[i, 1] != 0:  # position: kp (target - q) - kd qd
-            gain[:, i, 0], bias[:, i, 1], bias[:, i, 2] = kp[:, i], -kp[:, i], -kd[:, i]
-        elif model.actuator_biasprm[i, 2] != 0:  # velocity: kd (target - qd)
-            gain[:, i, 0], bias[:, i, 2] = kd[:, i], -kd[:, i]
+    own = torch.stack([torch.as_tensor(getattr(model, name), dtype=torch.float32) for name in GAIN_FIELDS])
+    signs = torch.zeros(2, *own.shape)  # [kp or kd, gain or bias, actuator, column]
+    is_motor = torch.as_tensor(model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_DCMOTOR))
+    is_position = ~is_motor & (own[1, :, 1] != 0)  # kp (target - q) - kd qd
+    is_velocity = ~is_motor & ~is_position & (own[1, :, 2] != 0)  # kd (target - qd)
+    signs[0, 0, :, SERVO_KP], signs[1, 0, :, SERVO_KD] = is_motor.float(), is_motor.float()
+    signs[0, 0, :, 0], signs[1, 0, :, 0] = is_position.float(), is_velocity.float()
+    signs[0, 1, :, 1], signs[1, 1, :, 2] = -is_position.float(), -(is_position | is_velocity).float()
+    return own, signs
+
+
+def gain_parameters(kp: Tensor, kd: Tensor, own: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (actuator_gainprm, actuator_biasprm) [N, U, 10] with those gains, [N, U] each, at their `gain_places`."""
+    placed = kp[:, None, :, None] * signs[0] + kd[:, None, :, None] * signs[1]
+    gain, bias = torch.where((signs != 0).any(0), placed, own).unbind(1)
     return gain, bias
 
 

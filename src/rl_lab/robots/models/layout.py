@@ -49,6 +49,11 @@ def layout_of(model: mujoco.MjModel, robot: Robot) -> Layout:
     )
 
 
+def has_sensor(model: mujoco.MjModel, name: str) -> bool:
+    """Return whether there is a sensor of this name."""
+    return name in [model.sensor(i).name for i in range(model.nsensor)]
+
+
 def sensor_columns(model: mujoco.MjModel, name: str) -> slice:
     """Return the columns of a sensor in sensordata."""
     sensors = [model.sensor(i).name for i in range(model.nsensor)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 TERRAIN_GROUP, ROBOT_GROUP = 0, 1  # geom groups: rays see the terrain only
 CONTACT_FORCE = 1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE)
-NET_FORCE = 3  # a contact sensor's reduction
+LARGEST_FORCE, NET_FORCE = 2, 3  # a contact sensor's reductions
+EXTRA_SENSORS = ("angular_momentum", "self_contact")
 POSITION_INPUT = 1  # a dcmotor's controls: the target position only
 
 
@@ -42,8 +44,13 @@ class Physics:
     max_actuator_delay: float = 0.0
 
 
-def compile_scene(robot: Robot, terrain: Terrain | None = None, physics: Physics | None = None) -> mujoco.MjModel:
-    """Return the model of `robot` on `terrain` (else on a plane) with its actuators in the order of the actions."""
+def compile_scene(
+    robot: Robot, terrain: Terrain | None = None, physics: Physics | None = None, sensors: Collection[str] = ()
+) -> mujoco.MjModel:
+    """Return the model of `robot` on `terrain` (else on a plane) with its actuators in the order of the actions.
+
+    `sensors` are those of EXTRA_SENSORS that something reads: they cost time.
+    """
     spec = parse(robot)
     set_options(spec, physics or Physics())
     for geom in spec.geoms:
@@ -51,6 +58,7 @@ def compile_scene(robot: Robot, terrain: Terrain | None = None, physics: Physics
     for joint in robot.joints:
         add_actuator(spec, joint, physics or Physics())
     add_sensors(spec, robot)
+    add_extra_sensors(spec, robot, sensors)
     add_camera(spec, robot)
     if terrain is None:
         add_floor(spec)
@@ -142,6 +150,25 @@ def add_sensors(spec: mujoco.MjSpec, robot: Robot) -> None:
             add_contact_sensor(spec, foot, mujoco.mjtObj.mjOBJ_BODY, spec.site(foot).parent.name)
     for name in robot.contact_names[len(robot.feet) :]:
         add_body_contact_sensors(spec, robot, name)
+
+
+def add_extra_sensors(spec: mujoco.MjSpec, robot: Robot, names: Collection[str]) -> None:
+    """Add the angular momentum of the whole robot about its centre of mass, and its strongest contact with itself."""
+    for taken in [own for own in spec.sensors if own.name in names]:
+        spec.delete(taken)  # a file's own of the same name
+    if "angular_momentum" in names:
+        kind = mujoco.mjtSensor.mjSENS_SUBTREEANGMOM
+        spec.add_sensor(name="angular_momentum", type=kind, objtype=mujoco.mjtObj.mjOBJ_BODY, objname=robot.base)
+    if "self_contact" in names:
+        spec.add_sensor(
+            name="self_contact",
+            type=mujoco.mjtSensor.mjSENS_CONTACT,
+            objtype=mujoco.mjtObj.mjOBJ_XBODY,  # it and all below it
+            objname=robot.base,
+            reftype=mujoco.mjtObj.mjOBJ_XBODY,
+            refname=robot.base,
+            intprm=[CONTACT_FORCE, LARGEST_FORCE, 1],
+        )
 
 
 def add_body_contact_sensors(spec: mujoco.MjSpec, robot: Robot, name: str) -> None:

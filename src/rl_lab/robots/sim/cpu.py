@@ -62,7 +62,7 @@ class CpuSim(BatchSim):
         self._derive = np.zeros(num_envs, bool)  # model constants were written since they were last derived
         self._is_derived = False
         self._home, self._home_history = home_key(model), home_data(model).history.copy()
-        self._before, self._steps, self._dump_dir = self._batch.state.copy(), 0, dump_dir
+        self._before, self._steps, self.dump_dir = self._batch.state.copy(), 0, dump_dir
         self._faults: list[str] = []
         self._painter = Painter(model)
         self.reset(torch.ones(num_envs, dtype=torch.bool))
@@ -163,7 +163,7 @@ class CpuSim(BatchSim):
         if (bad := np.flatnonzero(counts[:, NOT_FINITE].any(1))).size:
             world = int(bad[0])
             path = dump_world(
-                self._batch.get_model(world), {"row": self._before[world]}, world, substeps, self._dump_dir
+                self._batch.get_model(world), {"row": self._before[world]}, world, substeps, self.dump_dir
             )
             self._faults.append(
                 f"{len(bad)} of {self.num_envs} worlds ({named_worlds(bad)}) were not finite in step {self._steps}; "

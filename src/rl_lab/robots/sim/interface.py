@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "xfrc_applied")  # what a caller may write
 BACKENDS = ("auto", "cpu", "warp")
+NO_GRAPHS = "CUDA graphs are off, which makes steps several times slower: warp has no memory pool on this device"
+
+
+class Recorder(Protocol):
+    """Takes launches that are to be repeated later."""
+
+    def insert(self, launch: Callable[[], None]) -> None:
+        """Put a launch after all that was recorded so far."""
 
 
 class BatchSim(ABC):
@@ -31,6 +39,15 @@ class BatchSim(ABC):
     num_envs: int
     device: torch.device
     deterministic: bool  # the same calls give the same bits
+    uses_graphs: bool = False  # whether each call launches a CUDA graph
+    recording: Recorder | None = None  # takes those launches instead, while somebody records
+    dump_dir: Path | str | None = None  # where a world that is not finite is written; None: with temporary files
+    notes: tuple[str, ...] = ()  # what a person should know before many steps
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether something was written that `forward` has not seen."""
+        return False
 
     @abstractmethod
     def read(self, name: str) -> Tensor:
@@ -132,4 +149,7 @@ def make_sim(
         from rl_lab.robots.sim.warp import WarpSim  # optional packages, needed here only
     except ImportError as error:
         raise ConfigError(f"simulation backend 'warp' needs: pip install 'rl-lab[gpu-sim]' ({error})") from None
-    return WarpSim(model, num_envs, device, randomized, deterministic, contacts, constraints, dump_dir)
+    sim = WarpSim(model, num_envs, device, randomized, deterministic, contacts, constraints, dump_dir)
+    if device.type == "cuda" and not sim.uses_graphs:
+        sim.notes = (NO_GRAPHS,)
+    return sim

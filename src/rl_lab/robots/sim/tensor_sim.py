@@ -36,7 +36,7 @@ class TensorSim(BatchSim):
         self._views: dict[str, Tensor] = {}
         self._fields: dict[str, Tensor] = {}  # model fields with a value per world
         self._randomized: tuple[str, ...] = ()
-        self._is_stale, self._substeps, self._dump_dir = True, 1, dump_dir
+        self._is_stale, self._substeps, self.dump_dir = True, 1, dump_dir
         self._painter = Painter(model)
 
     @abstractmethod
@@ -46,6 +46,11 @@ class TensorSim(BatchSim):
     @abstractmethod
     def _overflow_names(self, bits: int) -> str:
         """Return the names of the buffers that overflowed."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether something was written that `forward` has not seen."""
+        return self._is_stale
 
     def _data(self, name: str) -> Tensor:
         if name not in self._views:
@@ -103,7 +108,7 @@ class TensorSim(BatchSim):
             name: kept[world].cpu().numpy().astype(np.float64).reshape(getattr(self._host, name).shape)
             for name, kept in self._kept.items()
         }
-        return dump_world(self._world_model(world), state, world, self._substeps, self._dump_dir)
+        return dump_world(self._world_model(world), state, world, self._substeps, self.dump_dir)
 
     def _world_model(self, world: int) -> mujoco.MjModel:
         """Return the host model with one world's own fields."""
@@ -139,6 +144,8 @@ class TensorSim(BatchSim):
             self._data(name).copy_(torch.as_tensor(values))
         for name, values in state["model"].items():
             self._fields[name].copy_(torch.as_tensor(values))
+        self._is_bad.zero_()
+        self._lost.zero_()
         self._is_stale = True
         self.forward()
         self._is_stale = bool(state["is_stale"])

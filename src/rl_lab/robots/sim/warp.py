@@ -120,7 +120,7 @@ class WarpSim(TensorSim):
         for name in options:
             values = np.repeat(getattr(m.opt, name).numpy(), self.num_envs, axis=0)
             setattr(m.opt, name, wp.array(values, dtype=getattr(m.opt, name).dtype))
-        m.opt.deterministic = self.deterministic
+        m.opt.deterministic = mjw.DeterminismType.ALL if self.deterministic else mjw.DeterminismType.NONE
         m.opt.warn_overflow = 0  # printing costs time: `watch` counts instead
         self._fields = {name: self._view(getattr(m, name), getattr(self.model, name)) for name in fields}
         for name in options:
@@ -136,8 +136,7 @@ class WarpSim(TensorSim):
     def _allocate(self) -> None:
         """Make the arrays whose addresses the graphs keep."""
         model, count, home = self.model, self.num_envs, home_data(self.model)
-        self._mask = wp.zeros(count, dtype=bool)
-        self._key = wp.zeros(count, dtype=int)
+        self._mask, self._key = wp.zeros(count, dtype=bool), wp.zeros(count, dtype=int)
         self._bad_array, self._lost_array = wp.zeros(count, dtype=int), wp.zeros(count, dtype=int)
         self._is_bad, self._lost = wp.to_torch(self._bad_array), wp.to_torch(self._lost_array)
         self._rows = {name: self._flat(name) for name in REPLAYED if getattr(self._d, name).size}
@@ -205,7 +204,11 @@ class WarpSim(TensorSim):
         key = (work.__name__, argument)
         if key not in self._graphs:
             self._graphs[key] = self._capture(work, argument)
-        wp.capture_launch(self._graphs[key], stream=self._stream())
+
+        def launch() -> None:
+            wp.capture_launch(self._graphs[key], stream=self._stream())
+
+        launch() if self.recording is None else self.recording.insert(launch)
 
     def _stream(self) -> Any:
         """Return torch's current stream as warp knows it, so that both wait for each other; None on a CPU."""
@@ -283,13 +286,10 @@ class WarpSim(TensorSim):
         """Return the distances [N, R] from world points [N, R, 3] along unit vectors to the terrain; -1 where none."""
         self.forward()
         shape, device = origins.shape[:2], self.device  # torch owns all memory, which outlives the kernel's use of it
-        distances, geoms = torch.empty(shape, device=device), torch.empty(shape, dtype=torch.int32, device=device)
-        normals, none = (
-            torch.empty(*shape, 3, device=device),
-            torch.full(shape[1:], -1, dtype=torch.int32, device=device),
-        )
-        points, vectors = origins.float().contiguous(), directions.float().contiguous()
-        lines = [wp.from_torch(values, dtype=wp.vec3) for values in (points, vectors)]
+        distances, normals = torch.empty(shape, device=device), torch.empty(*shape, 3, device=device)
+        geoms = torch.empty(shape, dtype=torch.int32, device=device)
+        none = torch.full(shape[1:], -1, dtype=torch.int32, device=device)
+        lines = [wp.from_torch(values.float().contiguous(), dtype=wp.vec3) for values in (origins, directions)]
         hits = [wp.from_torch(distances), wp.from_torch(geoms), wp.from_torch(normals, dtype=wp.vec3)]
         groups = wp.types.vector(length=6, dtype=int)(*TERRAIN_GROUPS)
         with wp.ScopedDevice(self._place), wp.ScopedStream(self._stream(), sync_enter=False):

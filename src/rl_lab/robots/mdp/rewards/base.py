@@ -76,3 +76,13 @@ def termination(state: RobotState) -> Tensor:
 def collision(state: RobotState, bodies: Tensor, threshold: float = 0.1) -> Tensor:
     """Return how many of these bodies touch something with more than `threshold` newtons."""
     return (state.touch[:, bodies] > threshold).sum(-1).float()
+
+
+def angular_momentum(state: RobotState) -> Tensor:
+    """Return |L|^2 of the whole robot about its centre of mass: arms that swing against legs lower it. A penalty."""
+    return state.angular_momentum.square().sum(-1)
+
+
+def self_collision(state: RobotState, threshold: float = 10.0) -> Tensor:
+    """Return 1 where the robot touches itself with more than `threshold` newtons at the step's end. A penalty."""
+    return (state.self_force > threshold).float()

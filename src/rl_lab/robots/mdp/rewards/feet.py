@@ -93,7 +93,8 @@ def feet_distance(state: RobotState, nearest: float = 0.15, farthest: float = 0.
 
 def body_distance(state: RobotState, pair: Tensor, nearest: float = 0.15, farthest: float = 0.4) -> Tensor:
     """Return the same for a pair of bodies, such as the shanks (knees)."""
-    return _distance_reward(state.body_pos[:, pair[0]] - state.body_pos[:, pair[1]], nearest, farthest)
+    one, other = state.body_pos[:, pair].unbind(1)
+    return _distance_reward(one - other, nearest, farthest)
 
 
 def _distance_reward(between: Tensor, nearest: float, farthest: float) -> Tensor:

@@ -1,0 +1,121 @@
+"""Hi-ORS, parts of it left out, behaviour cloning and RLPD on the insertion task: success after equal budgets.
+
+Every row is a variant of a packaged experiment, by overrides. All have the same demonstrations (`bc_more` has more);
+those that practise have the same simulated human and the same env steps (`rlpd_more` has more); those that clone have
+the same updates, RLPD makes one per env step. Rows go to `results/human_comparison.*`, a line per variant beside the
+paper's ablations to `results/human_comparison_table.csv`.
+Interrupt it when you like: the same command goes on.
+
+    python benchmarks/human_comparison.py
+    python benchmarks/human_comparison.py --tasks bc hiors --seeds 1 --parallel 1
+    taskset -c 0-7 python benchmarks/human_comparison.py --parallel 8
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from statistics import mean
+
+from harness import RESULTS, markdown_table, write_csv
+from training_runs import Row, Task, benchmark, call, json_lines, parser, run_directory
+
+from rl_lab.buffers.datasets.open import read_episodes
+
+NAME = "human_comparison"
+SUCCESS = "info/is_success"
+RULES = "buffers.accepted.into.acceptance"
+SHORTER = ("training.phases.1.duration_steps=8000", "training.total_timesteps=8320")  # env steps, as Hi-ORS has
+NO_CORRECTIONS = "training.operator.max_takeovers=0"  # the human still judges
+
+
+def variant(experiment: str, *overrides: str) -> Task:
+    return Task(metric=SUCCESS, experiment=experiment, overrides=overrides)
+
+
+def hiors(*overrides: str) -> Task:
+    return variant("hiors_insertion", *overrides)
+
+
+TASKS = {
+    "bc": variant("hiors_bc_insertion"),
+    "bc_more": variant("hiors_bc_insertion", "training.total_timesteps=1_600"),  # as many human steps as Hi-ORS has
+    "hiors": hiors(),
+    "no_corrections": hiors(NO_CORRECTIONS),
+    "no_no_op_filter": hiors(f"{RULES}.no_op_std=null"),
+    "no_short_filter": hiors(f"{RULES}.min_steps=1"),
+    "chunk_5": hiors("algorithm.action_horizon=5"),
+    "chunk_25": hiors("algorithm.action_horizon=25"),
+    "fixed_m": hiors(f"{RULES}.thresholds=[0.04]"),  # every success, however late
+    "no_score_weights": hiors("algorithm.score_power=0"),
+}
+TASKS |= {
+    "rlpd": variant("rlpd_insertion", *SHORTER),
+    "rlpd_no_corrections": variant("rlpd_insertion", *SHORTER, NO_CORRECTIONS),
+    "rlpd_more": variant("rlpd_insertion"),  # half as many steps again
+}
+PAPER = {  # success in percent, Insert-Moisturizer on a real robot (arXiv 2510.26406)
+    "bc": "57",
+    "hiors": "80",
+    "no_corrections": "0",
+    "no_no_op_filter": "20",
+    "no_short_filter": "60",
+    "chunk_5": "10",
+    "chunk_25": "40",
+    "rlpd": "does not converge (HIL-SERL)",
+}
+
+
+def main() -> None:
+    args = parser(__doc__ or "", NAME, TASKS, num_seeds=3).parse_args()
+    benchmark(TASKS, args)
+    lines = table(json.loads((RESULTS / f"{args.name}.json").read_text())["rows"], args.name, args.episodes)
+    write_csv(f"{args.name}_table", lines)
+    print(f"\n{markdown_table(lines)}")
+
+
+def table(rows: Iterable[Row], name: str, episodes: int) -> list[Row]:
+    """Return a line per variant: seeds, mean, an interval of 95 % for all their episodes together, and the paper's."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(row["experiment"], []).append(row)
+    return [line(task, group, name, episodes) for task, group in grouped.items()]
+
+
+def line(task: str, rows: list[Row], name: str, episodes: int) -> Row:
+    shares = [row["eval_mean"] for row in rows]
+    low, high = wilson(sum(shares) * episodes, len(shares) * episodes)
+    return {
+        "variant": task,
+        "overrides": " ".join(TASKS[task].overrides) if task in TASKS else "",
+        "success %": ", ".join(f"{100 * share:.0f}" for share in shares),
+        "mean %": round(100 * mean(shares), 1),
+        "95 % interval": f"{100 * low:.0f} to {100 * high:.0f}",
+        "human steps": ", ".join(str(human_steps(task, row["seed"], name)) for row in rows),
+        "env steps": max(row["env_steps"] for row in rows),
+        "seconds": round(mean(row["wall_s"] for row in rows)),
+        "paper %": PAPER.get(task, ""),
+    }
+
+
+def wilson(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's interval of a share."""
+    share, spread = successes / trials, z * z / trials
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return middle - half, middle + half
+
+
+def human_steps(task: str, seed: int, name: str) -> int | str:
+    """Return how many recorded steps the expert or the human has done; unknown once the run is gone."""
+    directory = run_directory(task, seed, name)
+    dataset = directory / "buffers" / "accepted" / "dataset"
+    if not dataset.exists():
+        return "?"
+    demonstrated = json_lines(directory / "metrics.jsonl")[0]["step"]  # the first row is of the first updates
+    return demonstrated + sum(int(episode.infos["is_intervention"].sum()) for episode in read_episodes(dataset))
+
+
+if __name__ == "__main__":
+    call(main)

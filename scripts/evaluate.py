@@ -1,0 +1,7 @@
+"""`python scripts/evaluate.py RUN`: `lab evaluate`."""
+
+import sys
+
+from rl_lab.cli.compat import run
+
+run(sys.argv)

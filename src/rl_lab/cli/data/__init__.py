@@ -1,0 +1,1 @@
+"""`lab data`: what was recorded, shown, replayed, joined, filmed and handed on."""

@@ -1,0 +1,1 @@
+"""`lab launch`: commands of the lab on this machine, detached, and on others."""

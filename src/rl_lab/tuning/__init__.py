@@ -1,0 +1,1 @@
+"""Many runs from one file: sweeps, and searches for good hyperparameters."""

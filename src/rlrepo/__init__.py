@@ -1,0 +1,1 @@
+"""`python -m rlrepo`, the command of the modular mono-repo: see docs/coming_from.md."""

@@ -1,0 +1,188 @@
+"""`lab runs verify`: a run that is repeated comes out again, and what was changed is found and named."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from rl_lab.cli.runs_verify import _overrides
+from rl_lab.config.compose import compose
+from rl_lab.config.overrides import parse_overrides
+from rl_lab.config.trees import group_files
+from rl_lab.core.errors import RunDirectoryError
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.run_directory import RunDirectory
+from rl_lab.tracking.verification import compare_runs
+from tests.tracking.synthetic import make_run
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "verify_runs.py"
+EVALUATED = ("training.eval_frequency=128", "training.num_eval_episodes=2")
+
+
+def test_the_benchmark_has_a_run_of_every_workflow():
+    text = BENCHMARK.read_text()
+    named = re.findall(r'"(\w+)"', text[text.index("EXPERIMENTS = (") : text.index("def lab(")])
+    targets = [OmegaConf.select(compose([f"+experiment={name}"]), "workflow._target_") for name in named]
+    found = {target.rpartition(".")[0].rpartition(".")[2] for target in targets}
+    assert found == {*group_files("workflow")}
+
+
+@pytest.fixture
+def first(train):
+    assert train("--run-dir", "first", *EVALUATED).exit_code == 0
+    return RunDirectory.open("first")
+
+
+def again(train, *overrides):
+    assert train("--run-dir", "again", *EVALUATED, "training.keep_last=100", *overrides).exit_code == 0
+    return RunDirectory.open("again")
+
+
+def test_an_untouched_run_comes_out_again_in_a_fresh_process(first, lab):
+    before = sorted((path, path.stat().st_mtime_ns) for path in first.path.rglob("*"))
+    result = lab("runs", "verify", "first", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["rows"], told["step"], told["divergence"]) == (
+        len(first.metrics_file.read_text().splitlines()),
+        256,
+        None,
+    )
+    assert (told["vector_steps"], told["updates"]) == (64, 8)
+    assert told["checkpoints"] == len(CheckpointStore(first.checkpoints).entries()) >= 2
+    assert sorted((path, path.stat().st_mtime_ns) for path in first.path.rglob("*")) == before
+
+
+def without_chain(run):
+    """What a run from before there were chains looks like."""
+    run.step_chain_file.unlink()
+    run.update_chain_file.unlink()
+    return run
+
+
+def test_another_seed_is_found_at_the_first_step(first, train):
+    verdict = compare_runs(first, again(train, "experiment.seed=2"))
+    assert (verdict.vector_steps, verdict.updates) == (64, 8)  # of 4 environments; one after each 8
+    assert (verdict.divergence.step, verdict.divergence.stream) == (4, "observations")
+    assert "first difference at env step 4, in observations: vector step 1" in str(verdict.divergence)
+
+
+def test_another_seed_is_found_at_the_first_row_of_a_run_without_chain(first, train):
+    verdict = compare_runs(without_chain(first), again(train, "experiment.seed=2"))
+    assert (verdict.vector_steps, verdict.updates) == (0, 0)
+    assert verdict.divergence.step == 64
+    assert verdict.divergence.stream in ("environment", "counters", "buffers")
+    assert "first difference at env step 64" in str(verdict.divergence)
+
+
+def test_another_learning_rate_is_found_at_the_first_update(first, train):
+    divergence = compare_runs(first, again(train, "optimizers.policy.lr=3.0001e-4")).divergence
+    assert (divergence.step, divergence.stream) == (32, "parameters")
+    assert "update 1 of the hash chain" in divergence.detail
+    assert compare_runs(first, RunDirectory.open("again"), steps=31).divergence is None
+
+
+def flip(entry, name):
+    """Flip the lowest bit of a parameter in a checkpoint, as if the run had computed it."""
+    state = CheckpointStore.load(entry.path).state
+    state["workflow"][name].view(-1)[0:1].view(torch.int32)[0] ^= 1
+    rewritten = CheckpointStore(Path("rewritten"))
+    path = rewritten.save(state, counters=entry.counters, phase=entry.phase, score=entry.score)
+    shutil.rmtree(entry.path)
+    shutil.move(path, entry.path)
+
+
+def test_one_bit_in_a_checkpoint_is_found_in_the_run_that_went_on_from_it(train, lab):
+    assert train("--run-dir", "first", "training.total_timesteps=128").exit_code == 0
+    first = RunDirectory.open("first")
+    entry = CheckpointStore(first.checkpoints).entries()[-1]
+    assert entry.counters["env_steps"] == 128
+    flip(entry, "actor.weight")
+    assert lab("resume", "first", "training.total_timesteps=256").exit_code == 0
+    shutil.rmtree(first.checkpoints)  # what it went on from is long gone
+    first.checkpoints.mkdir()
+    result = lab("runs", "verify", "first", "--json")
+    assert result.exit_code == 1, result.stderr
+    divergence = json.loads(result.stdout)["divergence"]
+    assert 128 < divergence["step"] <= 160  # within the next rollout, or by the update after it
+    assert divergence["stream"] in ("actions", "parameters")
+
+
+def test_one_bit_of_a_parameter_is_found(first, train):
+    other = again(train)
+    assert compare_runs(first, other).divergence is None
+    entry = CheckpointStore(first.checkpoints).entries()[0]
+    state = CheckpointStore.load(entry.path).state
+    name = next(name for name, value in state["workflow"].items() if value.dtype.is_floating_point)
+    flip(entry, name)
+    divergence = compare_runs(first, other).divergence
+    assert (divergence.step, divergence.stream) == (entry.counters["env_steps"], "parameters")
+    assert divergence.detail == f"workflow.{name}[0] (checkpoint {entry.path.name} differs in parameters)"
+
+
+def test_a_changed_row_a_missing_row_and_a_damaged_checkpoint(first, train):
+    other = again(train)
+    rows = [json.loads(line) for line in other.metrics_file.read_text().splitlines()]
+    changed = [
+        {**row, "train/loss": row["train/loss"] + 1e-9} if row["step"] == 128 and "train/loss" in row else row
+        for row in rows
+    ]
+    other.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in changed))
+    divergence = compare_runs(first, other).divergence
+    assert (divergence.step, divergence.stream) == (128, "parameters")
+    assert divergence.detail.startswith("train/loss was ")
+    assert compare_runs(first, other, steps=64).divergence is None
+    other.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    assert compare_runs(first, other).divergence.stream == "counters"
+    other.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tensors = CheckpointStore(first.checkpoints).entries()[-1].path / "tensors.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[-1] ^= 1
+    tensors.write_bytes(bytes(content))
+    divergence = compare_runs(first, other).divergence
+    assert divergence.stream == "checkpoint"
+    assert "was changed (its sha256 differs)" in divergence.detail
+
+
+def _with_rows(path, steps, status="done"):
+    """A run that logged at these steps and has no checkpoint."""
+    run = RunDirectory.open(make_run(path.parent, path.name, curve=[(step, float(step)) for step in steps]))
+    run.set_status(status)
+    return run
+
+
+def test_where_nothing_was_compared_nothing_is_verified(tmp_path):
+    empty, full = _with_rows(tmp_path / "a", [100], "stopped"), _with_rows(tmp_path / "b", [100, 200])
+    assert compare_runs(empty, full).rows == 1
+    with pytest.raises(RunDirectoryError, match=r"nothing to compare: .*/a has no row .* up to env step 50"):
+        compare_runs(empty, full, steps=50)
+    empty.metrics_file.write_text("")
+    with pytest.raises(RunDirectoryError, match="nothing to compare"):
+        compare_runs(empty, full)
+
+
+def test_steps_beyond_the_run_compare_as_far_as_it_came(tmp_path):
+    """A stopped run is repeated, and the repetition has gone on."""
+    short, long = _with_rows(tmp_path / "a", [100, 200], "stopped"), _with_rows(tmp_path / "b", [100, 200, 300])
+    verdict = compare_runs(short, long, steps=1000)
+    assert (verdict.rows, verdict.step, verdict.divergence) == (2, 200, None)
+    fewer = _with_rows(tmp_path / "c", [100, 300])
+    assert compare_runs(long, fewer, steps=250).divergence.detail == "2 rows and then 1"
+
+
+@pytest.mark.parametrize("path", ["runs/lr=0.1,seed=2/checkpoints/1", "it's here", "a b\\", "plain"])
+def test_where_a_run_started_from_is_said_as_it_is(tmp_path, path):
+    run = RunDirectory.open(make_run(tmp_path, "a", training={"resume_path": path}))
+    (word,) = [word for word in _overrides(run) if word.startswith("training.resume_path=")]
+    (override,) = parse_overrides([word])
+    assert override.value() == path
+
+
+def test_a_run_that_cannot_be_repeated_is_one_line(first, lab, fails):
+    assert "unknown run in" in fails(lab("runs", "verify", "nowhere"), 1)
+    (first.code / "source.zip").unlink()
+    assert "source.zip" in fails(lab("runs", "verify", "first"), 1)

@@ -1,0 +1,191 @@
+"""Two gloo processes are one process with the data of both; killed and resumed they end in the same bits."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rl_lab.cli.main import app
+from rl_lab.tracking.checkpoint import CheckpointStore
+from rl_lab.tracking.fingerprint import fingerprint, tree_hash
+from rl_lab.tracking.run_directory import RunDirectory
+from tests.distributed.rank_work import OFF_POLICY, PACKAGED, PPOS, SIZE, lab, learn, work
+
+RANKS = multiprocessing.get_context("forkserver")  # a process that has imported everything forks the ranks
+RANKS.set_forkserver_preload(["tests.lab_process", "tests.distributed.rank_work"])
+SMALL = [
+    "+experiment=ppo_cartpole",
+    "environment.num_envs=4",
+    "algorithm.normalize_observations=true",
+    "algorithm.target_kl=0.05",
+    "training.phases.0.workflow_hooks=[{collect: 16}, update_policy]",
+    "training.total_timesteps=2_048",
+    "training.eval_frequency=600",
+    "training.num_eval_episodes=2",
+    "training.checkpoint_frequency=200",
+    "logging.every_steps=300",
+    "logging.terminal=false",
+]
+REPLAY = [
+    "+experiment=sac_pendulum",
+    "environment.num_envs=2",
+    "algorithm.random_steps=100",
+    "buffers.replay.batch_size=16",
+    "components.actor.hidden_dims=[16]",
+    "components.critic.hidden_dims=[16]",
+    "training.total_timesteps=300",
+    "training.eval_frequency=null",
+    "training.checkpoint_frequency=40",
+    "logging.every_steps=100",
+    "logging.terminal=false",
+]
+
+
+def start(work, *arguments):
+    """Let two ranks that can find each other do something."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [RANKS.Process(target=work, args=(rank, port, *arguments)) for rank in range(SIZE)]
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def ended(ranks):
+    for rank in ranks:
+        rank.join(120)
+    return [rank.exitcode for rank in ranks]
+
+
+def output(folder):
+    return "\n".join(path.read_text() for path in sorted(folder.rglob("output*.txt")))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return what each of two ranks found, and one process."""
+    folder = tmp_path_factory.mktemp("learned")
+    ranks = start(work, str(folder))
+    alone = learn()
+    assert ended(ranks) == [0, 0], output(folder)
+    return [torch.load(folder / f"rank_{rank}.pt") for rank in range(SIZE)], alone
+
+
+def test_what_ranks_say_to_each_other(results):
+    for rank in results[0]:
+        said = rank["said"]
+        assert said["mean"].tolist() == [1.5, 3.0]
+        assert [part.tolist() for part in said["means"]] == [[[0.5, 0.5], [0.5, 0.5]], 2.0]
+        assert said["cat"].tolist() == [[0, 7], [1, 7]]
+        assert [part.tolist() for part in said["shared"]] == [[0.0, 0.0], 0]
+        assert said["numbers"] == [(0, -5), (1, -5)]
+        assert said["gather"] == [{"name": "", "number": 0.1}, {"name": "ö", "number": 0.1}]
+        assert said["first"] == "rank 0"
+
+
+@pytest.mark.parametrize("name", [*PPOS, *OFF_POLICY, *PACKAGED, "normaliser"])
+def test_two_ranks_are_one_process_with_the_data_of_both(results, name):
+    (first, second), alone = results
+    assert first[name].keys() == alone[name].keys()
+    for key, expected in alone[name].items():
+        assert torch.equal(torch.as_tensor(first[name][key]), torch.as_tensor(second[name][key])) or key == "returns"
+        torch.testing.assert_close(
+            first[name][key], expected, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}"
+        )
+
+
+def test_when_one_rank_is_asked_to_stop_both_do_and_replay_goes_on(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    undisturbed = start(lab, ["train", *REPLAY, "--run-dir", str(whole)], str(tmp_path / "a"))
+    ranks = start(lab, ["train", *REPLAY, "--run-dir", str(stopped)], str(tmp_path / "b"))
+    while not list(stopped.glob("checkpoints/000003")):
+        assert all(rank.is_alive() for rank in ranks), output(tmp_path)
+        time.sleep(0.002)
+    os.kill(ranks[1].pid, signal.SIGTERM)
+    assert ended(ranks) == [143, 143], output(tmp_path)
+    assert RunDirectory.open(stopped).read_status() == "stopped"
+    assert ended(start(lab, ["resume", str(stopped)], str(tmp_path / "b"))) == [0, 0], output(tmp_path)
+    assert ended(undisturbed) == [0, 0], output(tmp_path)
+    assert fingerprint(RunDirectory.open(stopped)) == fingerprint(RunDirectory.open(whole))
+    first, second = (CheckpointStore.load(state_of(whole).path / part).state["buffers"] for part in ("", "rank_1"))
+    assert tree_hash(first) != tree_hash(second)
+
+
+def state_of(run):
+    return CheckpointStore(run / "checkpoints").load_newest()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return a run of two ranks, and the same one after one of its ranks was killed."""
+    folder = tmp_path_factory.mktemp("runs")
+    whole, killed = folder / "whole", folder / "killed"
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    undisturbed = start(lab, ["train", *SMALL, "--run-dir", str(whole)], str(folder / "a"))
+    ranks = start(lab, ["train", *SMALL, "--run-dir", str(killed)], str(folder / "b"))
+    while not list(killed.glob("checkpoints/000005")):
+        assert all(rank.is_alive() for rank in ranks), output(folder)
+        time.sleep(0.002)
+    os.kill(ranks[1].pid, signal.SIGKILL)  # the other one notices
+    assert ended(ranks) == [1, -9], output(folder)
+    assert state_of(killed).state["counters"]["env_steps"] < 2_048
+    assert ended(start(lab, ["resume", str(killed)], str(folder / "b"))) == [0, 0], output(folder)
+    assert ended(undisturbed) == [0, 0], output(folder)
+    return whole, killed
+
+
+def test_a_killed_rank_and_a_resume_change_no_bit(runs):
+    whole, killed = runs
+    assert fingerprint(RunDirectory.open(killed)) == fingerprint(RunDirectory.open(whole))
+    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_each_rank_has_its_own_data_and_the_same_weights(runs):
+    loaded = state_of(runs[0])
+    first, second = loaded.state, CheckpointStore.load(loaded.path / "rank_1").state
+    for name, weight in first["workflow"].items():
+        assert torch.equal(weight, second["workflow"][name]), name
+    assert first["counters"] == second["counters"]
+    assert not torch.equal(first["collector"]["observation"], second["collector"]["observation"])
+    assert not torch.equal(first["rng"]["torch"], second["rng"]["torch"])
+    ended_episodes = [int(state["collector"]["episodes"]["ended"]) for state in (first, second)]
+    assert first["counters"]["episodes"] == sum(ended_episodes) > max(ended_episodes) > 0
+
+
+def test_the_first_rank_writes_for_both(runs):
+    run = runs[0]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(steps)
+    assert sum("eval/return" in row for row in rows) == 3
+    assert rows[-1]["step"] == 2_048
+    updates = [row["updates"] for row in rows]
+    assert updates[-1] == 2_048 // (SIZE * 4 * 16)
+    outside = [path for path in run.rglob("*rank*") if path.parent.parent.name != "checkpoints"]
+    assert [path for path in outside if path.parent.name != "rank_1" and "code" not in path.parts] == []
+    assert len(list((run / "tb").iterdir())) == 1
+    assert len((run / "manifest.json").read_text()) > 0
+
+
+def test_another_number_of_processes_is_refused(runs):
+    def fails(*arguments, **variables):
+        result = CliRunner().invoke(app, [str(word) for word in arguments], env=variables)
+        (line,) = result.stderr.strip().splitlines()[-1:]
+        assert result.exit_code == 2, result.output
+        return line
+
+    run = runs[0]
+    assert "experiment.devices: 2 -> 1" in fails(
+        "resume", run, "experiment.devices=1", "training.total_timesteps=9_000"
+    )
+    assert "2 processes are asked for, but 3 were started" in fails("resume", run, WORLD_SIZE="3")

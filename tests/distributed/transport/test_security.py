@@ -1,0 +1,144 @@
+"""Strangers: who is let in, and as what."""
+
+import socket
+import time
+
+import grpc
+import pytest
+
+from rl_lab.core.errors import ConfigError, UsageError
+from rl_lab.distributed.transport.certificates import create_authority, issue
+from rl_lab.distributed.transport.interface import TransportError
+from rl_lab.distributed.transport.security import check_address, identity_of, is_loopback
+from tests.distributed.transport.raw import Raw
+from tests.distributed.transport.steps import step
+
+
+def credentials(certs, lab="lab", name="robot"):
+    files = [(certs / lab / file).read_bytes() for file in ("ca.pem", f"{name}.key", f"{name}.pem")]
+    return grpc.ssl_channel_credentials(*files)
+
+
+def refusal(call):
+    with pytest.raises(grpc.RpcError) as refused:
+        call()
+    return refused.value.code().name
+
+
+@pytest.fixture
+def learner(ends, certs):
+    return ends[0](certificate=str(certs / "lab" / "learner.pem"))
+
+
+def test_a_robot_of_this_lab_is_let_in(ends, certs, learner):
+    robot = ends[1](learner, actor="robot", certificate=str(certs / "lab" / "robot.pem"))
+    robot.send(step(0))
+    assert robot.flush(10)
+    assert [(actor, seq) for actor, _, seq, _ in learner.receive(10, 1.0)] == [("robot", 0)]
+
+
+def test_strangers_are_refused_and_the_learner_goes_on(ends, certs, learner):
+    authority_only = grpc.ssl_channel_credentials((certs / "lab" / "ca.pem").read_bytes())
+    strangers = {
+        "without TLS": None,
+        "no certificate": authority_only,
+        "expired": credentials(certs, name="expired"),
+        "another lab's robot": grpc.ssl_channel_credentials(
+            (certs / "lab" / "ca.pem").read_bytes(),
+            (certs / "other" / "robot.key").read_bytes(),
+            (certs / "other" / "robot.pem").read_bytes(),
+        ),
+        "a learner's certificate": credentials(certs, name="learner"),
+    }
+    for name, stranger in strangers.items():
+        raw = Raw(learner.address, stranger)
+        assert refusal(lambda raw=raw: raw.hello(actor="robot")) == "UNAVAILABLE", name
+        raw.channel.close()
+    test_a_robot_of_this_lab_is_let_in(ends, certs, learner)
+
+
+def test_roles_and_names_are_checked_at_every_call(certs, learner):
+    watcher, robot, other = (Raw(learner.address, credentials(certs, name=n)) for n in ("watcher", "robot", "robot-2"))
+    assert refusal(lambda: watcher.hello(actor="watcher")) == "PERMISSION_DENIED"
+    assert refusal(lambda: robot.hello(actor="robot-2")) == "PERMISSION_DENIED"
+    session = robot.hello(actor="robot").session
+    assert watcher.push([], session) == other.push([], session) == "PERMISSION_DENIED"  # with a stolen session too
+    assert [stream.actor for stream in watcher.status().streams] == ["robot"]
+    assert robot.push([], session) is None
+
+
+def test_nobody_poses_as_the_learner(ends, certs, caplog):
+    receiver, sender = ends
+    for number, (lab, name) in enumerate((("lab", "robot-2"), ("lab", "stale-learner"), ("other", "learner"))):
+        false = receiver(certificate=str(certs / lab / f"{name}.pem"), directory=str(certs / f"false-{number}"))
+        robot = sender(
+            false, actor="robot", certificate=str(certs / "lab" / "robot.pem"), directory=str(certs / f"r-{number}")
+        )
+        robot.send(step(0))
+        assert not robot.flush(0.5), name
+        assert not robot.status().is_connected
+        assert not false.receive(1, 0.0)
+
+
+def test_plain_bytes_do_not_harm_the_learner(ends, certs, learner):
+    host, port = learner.address.split(":")
+    for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 40, b"\x16\x03\x01" + b"\xff" * 500, b""):
+        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+            stranger.sendall(data)
+            time.sleep(0.02)
+    test_a_robot_of_this_lab_is_let_in(ends, certs, learner)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:5000", "[::]:5000", "192.168.1.7:5000", "learner.example:5000"])
+def test_beyond_this_machine_certificates_are_needed(ends, address):
+    receiver, sender = ends
+    for open_end in (lambda: receiver(address=address), lambda: sender(address)):
+        with pytest.raises(ConfigError, match=r"there is no transport.certificate; make one with lab certs") as refused:
+            open_end()
+        assert "\n" not in str(refused.value)
+
+
+def test_addresses():
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "[::1]", "localhost")] == [True] * 4
+    assert check_address("0.0.0.0:5000", is_secured=True) == "0.0.0.0:5000"
+    for wrong in ("5000", ":5000", "host", "host:port", "host:99999"):
+        with pytest.raises(ConfigError, match="neither HOST:PORT nor unix:PATH"):
+            check_address(wrong, is_secured=True)
+
+
+def test_a_taken_port_is_one_line(ends, tmp_path):
+    receiver, _ = ends
+    first = receiver()
+    with pytest.raises(TransportError, match=f"cannot listen on {first.address}; is the port taken"):
+        receiver(address=first.address, directory=str(tmp_path / "second"))
+
+
+def test_a_missing_certificate_is_one_line(ends, tmp_path):
+    with pytest.raises(UsageError, match="cannot be read .* make it with lab certs issue"):
+        ends[0](certificate=str(tmp_path / "nobody.pem"))
+
+
+def test_an_identity_is_one_name_and_one_role():
+    assert identity_of([b"x", b"rl-lab://actor/robot-1"]) == ("robot-1", "actor")
+    for names in ([], [b"robot-1"], [b"rl-lab://boss/x"], [b"rl-lab://actor/a", b"rl-lab://learner/a"]):
+        with pytest.raises(TransportError, match="says no role"):
+            identity_of(names)
+
+
+def test_certificates_are_never_overwritten_and_keys_are_private(tmp_path):
+    with pytest.raises(UsageError, match="has no authority .*: lab certs init"):
+        issue(tmp_path, "robot", "actor", 1)
+    create_authority(tmp_path, 1)
+    issue(tmp_path, "robot", "actor", 1)
+    for again in (lambda: create_authority(tmp_path, 1), lambda: issue(tmp_path, "robot", "viewer", 1)):
+        with pytest.raises(UsageError, match="exists and is not overwritten"):
+            again()
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.key")} == {
+        "ca.key": 0o600,
+        "robot.key": 0o600,
+    }
+    for name in ("", "a/b", "..", "ca", "x" * 64, "robot 1"):
+        with pytest.raises(UsageError, match="cannot name a certificate"):
+            issue(tmp_path, name, "actor", 1)
+    with pytest.raises(UsageError, match=r"unknown --role 'boss' \(choices: actor, learner, operator, viewer\)"):
+        issue(tmp_path, "robot-2", "boss", 1)
