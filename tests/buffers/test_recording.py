@@ -6,7 +6,7 @@ import torch
 from rl_lab.buffers.datasets.open import read_episodes
 from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.recording import RecordingBuffer
-from rl_lab.core import CheckpointError, LabError
+from rl_lab.core import CheckpointError, LabError, Witness
 
 
 def trajectory(first, steps, length=4):
@@ -25,14 +25,14 @@ def trajectory(first, steps, length=4):
     }
 
 
-def recording(folder):
-    buffer = RecordingBuffer(EpisodeBuffer(100, 8), task="count")
+def recording(folder, **options):
+    buffer = RecordingBuffer(EpisodeBuffer(100, 8), task="count", **options)
     buffer.attach(folder)
     return buffer
 
 
-def firsts(folder):
-    return [int(episode.observations[0, 0]) for episode in read_episodes(folder / "dataset")]
+def firsts(folder, name="dataset"):
+    return [int(episode.observations[0, 0]) for episode in read_episodes(folder / name)]
 
 
 def test_whole_episodes_are_on_disk_and_sampled(tmp_path):
@@ -95,3 +95,32 @@ def test_what_is_open_when_the_robot_fails_is_recorded_as_cut(tmp_path):
     buffer.end_episodes()  # once
     buffer.add(trajectory(8, 4))
     assert firsts(tmp_path) == [0, 4, 8]
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "lerobot", "fps": 10}])
+def test_what_a_person_did_after_a_checkpoint_is_kept_beside_the_dataset(tmp_path, options):
+    def watched(first, steps):
+        rows = trajectory(first, steps)
+        return rows | {"infos": rows["infos"] | {"operator_time": torch.full((steps, 1), 5.0)}}
+
+    def restored(state):
+        buffer = recording(tmp_path, **options)
+        buffer.set_state(state)
+        return buffer
+
+    buffer = recording(tmp_path, **options)
+    buffer.add(watched(0, 4))
+    state = buffer.get_state()
+    buffer.add(watched(4, 8))
+    buffer.witness(Witness((1.0, 2.0), "anna"))
+    buffer.add(watched(12, 2))
+    buffer.end_episodes()  # the robot fails
+    again = restored(state)
+    assert (firsts(tmp_path), firsts(tmp_path, "dataset_cut_1")) == ([0], [4, 8, 12])
+    *_, last = read_episodes(tmp_path / "dataset_cut_1")
+    assert (len(last), last.truncated, last.notes) == (2, True, {"times": [1.0, 2.0], "operators": [[0, "anna"]]})
+    again.add(watched(16, 4))
+    restored(state)
+    assert (firsts(tmp_path), firsts(tmp_path, "dataset_cut_2")) == ([0], [16])
+    restored(state)  # nothing came later
+    assert not (tmp_path / "dataset_cut_3").exists()

@@ -29,7 +29,8 @@ class RecordingBuffer(Buffer):
     """Hands what is collected to another buffer, from which it samples, and writes whole episodes into a dataset.
 
     The dataset is `buffers/<name>/dataset` of the run. A run that is resumed goes on with the episodes that its
-    checkpoint knows; later ones are forgotten and collected again. When each step was taken and who watched lies in the
+    checkpoint knows; later ones are forgotten and collected again, but those that a person has watched are kept beside
+    it (`dataset_cut_1`, ...). When each step was taken and who watched lies in the
     dataset's notes (`rl_lab.buffers.datasets.notes`), which no checkpoint holds.
 
     Args:

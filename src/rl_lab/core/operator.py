@@ -27,6 +27,10 @@ class Orders(NamedTuple):
     is_acting: Tensor  # [N] bool: the operator's action is taken instead of the policy's
 
 
+# Info of steps that a person watched, seconds of the UTC day; as extras, before they are recorded: since 1970.
+OPERATOR_TIME = "operator_time"
+
+
 class Station(NamedTuple):
     """Where an operator sits."""
 

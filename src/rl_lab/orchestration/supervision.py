@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rl_lab.core.environment import Actions, Observation
 from rl_lab.core.metrics import Mean
-from rl_lab.core.operator import POLICY, UNDECIDED, Bystander, NotReady, Operator, Orders
+from rl_lab.core.operator import OPERATOR_TIME, POLICY, UNDECIDED, Bystander, NotReady, Operator, Orders
 from rl_lab.core.phase import Phase
 from rl_lab.core.trees import tree_map, tree_where
 from rl_lab.core.workflow import Carry, CollectResult, Extras, Workflow
@@ -28,7 +28,6 @@ from rl_lab.orchestration.teacher import SHARE, Mixture, read_share
 
 IS_INTERVENTION, VERDICT = "is_intervention", "verdict"
 OPERATOR = "operator"  # who acted: 0 is the policy
-OPERATOR_TIME = "operator_time"  # seconds of the UTC day; as extras, before they are recorded: since 1970
 DAY_S = 86_400.0  # a float32 tells 8 ms of a day, and only minutes since 1970
 
 

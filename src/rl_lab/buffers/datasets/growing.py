@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl_lab.buffers.datasets.format import Episode, EpisodeWriter, Field
 from rl_lab.buffers.datasets.lab import LabWriter
+from rl_lab.buffers.datasets.merge import write_new
+from rl_lab.buffers.datasets.open import MARKS, open_dataset, open_writer
 from rl_lab.core import Box, ConfigError, EnvSpec, Leaf, check_choice, leaves_of
 from rl_lab.core.errors import LabError
+from rl_lab.core.operator import OPERATOR_TIME
 
 if TYPE_CHECKING:
     from rl_lab.buffers.datasets.lerobot_writer import LeRobotWriter
@@ -41,11 +45,23 @@ class GrowingDataset(EpisodeWriter):
                 self._lerobot.compact()
             return number
 
-    def cut(self, count: int) -> None:
-        """Forget all episodes but the first `count`."""
-        if self.path is not None and (count > 0 or self.path.exists()):
+    def cut(self, length: int) -> None:
+        """Forget all episodes but the first `length`; a person's work, which no run repeats, is set aside first."""
+        if self.path is not None and (length > 0 or self.path.exists()):
             with self._held() as writer:
-                writer.cut(count)
+                self._set_aside(self.path, length)
+                writer.cut(length)
+
+    def _set_aside(self, path: Path, length: int) -> None:
+        """Keep later episodes that a person has watched as the dataset `<path>_cut_1`, or the next free number."""
+        if not any((path / mark).exists() for mark in MARKS[self._kind]):
+            return
+        reader = open_dataset(path, self._kind, is_checked=False)
+        later = range(length, len(reader.lengths))
+        if watched := [number for number in later if OPERATOR_TIME in reader.glance(number).infos]:
+            names = (path.with_name(f"{path.name}_cut_{number}") for number in count(1))
+            free = next(name for name in names if not name.exists())
+            write_new(free, lambda new: open_writer(new, self._kind, **self._options), reader.episodes(watched))
 
     @contextmanager
     def _held(self) -> Iterator[LabWriter | LeRobotWriter]:
