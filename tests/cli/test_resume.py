@@ -148,12 +148,28 @@ def test_a_fork_that_died_before_its_first_checkpoint_begins_with_its_source_aga
     options = [f"training.resume_path={run.absolute()}", f"training.resume_mode={mode}"]
     result = train(*options, "training.total_timesteps=192", "--run-dir", "fork")
     assert result.exit_code == 0, result.stderr
-    fork = Path("fork")
-    shutil.rmtree(fork / "checkpoints")
-    rows = (fork / "events.jsonl").read_text().splitlines()
+    _check_that_it_begins_as_before(Path("fork"), lab)
+
+
+@pytest.mark.parametrize("mode", ["fork", "warm_start", "warm_start_optimizer"])
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_a_run_that_resume_made_begins_with_its_source_again(run, lab, mode, is_newest):
+    first = min((run / "checkpoints").glob("0*"))
+    chosen = [] if is_newest else ["--checkpoint", first]
+    result = lab("resume", run, "--mode", mode, *chosen, "training.total_timesteps=192", "--json")
+    assert result.exit_code == 0, result.stderr
+    _check_that_it_begins_as_before(Path(json.loads(result.stdout)["run"]), lab)
+
+
+def _check_that_it_begins_as_before(made, lab):
+    """Take from a run what it did, resume it, and compare what it then does."""
+    before = json.loads(lab("runs", "fingerprint", made, "--json").stdout)
+    shutil.rmtree(made / "checkpoints")
+    rows = (made / "events.jsonl").read_text().splitlines()
     last = max(index for index, row in enumerate(rows) if json.loads(row)["kind"] == "resume")
-    (fork / "events.jsonl").write_text("".join(f"{row}\n" for row in rows[: last + 1]))
-    (fork / "status").write_text("failed\n")
-    result = lab("resume", fork, "--json")
+    (made / "events.jsonl").write_text("".join(f"{row}\n" for row in rows[: last + 1]))
+    (made / "status").write_text("failed\n")
+    result = lab("resume", made, "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["position"]["step"] == 192
+    assert json.loads(lab("runs", "fingerprint", made, "--json").stdout) == before

@@ -122,7 +122,7 @@ def test_ray_runs_a_script_per_seed():
     delete = [f"sh -c 'ray job delete {RAY} mine-{number} || true'" for number in (0, 1)]
     assert lines(plan) == {
         "start": submit,
-        "up": [delete[0], submit[0], delete[1], submit[1]],
+        "up": ["sleep 5", *delete, *submit],
         **{
             verb: [f"ray job {word} {RAY} {option}mine-{number}" for number in (0, 1)]
             for verb, word, option in (

@@ -10,6 +10,8 @@ from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Plugin, Root, RunCode
 from rl_lab.cli.report import Reported
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omegaconf import DictConfig
 
     from rl_lab.cli.running import Job
@@ -101,11 +103,11 @@ def _job(
     *,
     quiet: bool,
 ) -> Job:
-    from pathlib import Path
+    from omegaconf import OmegaConf
 
     from rl_lab.cli.running import continued_job, new_job
     from rl_lab.config.allow_list import AllowList, load_plugins
-    from rl_lab.config.resume import DROPPED, Start
+    from rl_lab.config.resume import DROPPED
     from rl_lab.config.targets import Targets
 
     targets = Targets(AllowList(load_plugins(plugins)))
@@ -113,5 +115,18 @@ def _job(
         return continued_job(run, composed, targets, quiet=quiet, ranks=ranks)
     if ranks.is_first:
         typer.echo(f"{mode} from {run.path}: drops {DROPPED[mode]}", err=True)
-    start = Start(run, mode, Path(checkpoint) if checkpoint else None)
-    return new_job(composed, targets, None, start, quiet=quiet, ranks=ranks)
+    begins_with = {"resume_path": str(_source(run, checkpoint)), "resume_mode": mode, "resume_parts": None}
+    OmegaConf.update(composed, "training", begins_with)  # it does so again where it dies before its first checkpoint
+    return new_job(composed, targets, None, quiet=quiet, ranks=ranks)
+
+
+def _source(run: RunDirectory, checkpoint: str | None) -> Path:
+    """Return what a new run begins with: one checkpoint of the run, or its newest."""
+    from pathlib import Path
+
+    from rl_lab.core.errors import CheckpointError
+
+    place = Path(checkpoint or run.path).absolute()
+    if checkpoint is not None and not (place / "MANIFEST.json").is_file():
+        raise CheckpointError(f"no checkpoint at {checkpoint} (expected a directory with MANIFEST.json)")
+    return place

@@ -64,18 +64,17 @@ def new_job(
     composed: DictConfig,
     targets: Targets,
     run_dir: str | Path | None,
-    start: Start | None = None,
     *,
     quiet: bool = False,
     ranks: Ranks = ALONE,
 ) -> Job:
-    """Return a job in a directory of its own; it starts from `start` or from `training.resume_path`."""
+    """Return a job in a directory of its own; it starts from `training.resume_path`, if any."""
     parts = assemble(settle_devices(composed, ranks), targets, ranks=ranks)
     root = Path(run_dir or parts.config["experiment"]["root"])
     parts, fitted = fit_buffers(parts, root, ranks)
     experiment = parts.config["experiment"]
     notes = [*describe(fitted), *_notes(parts, root)]
-    start = start or _wanted_start(parts)
+    start = _wanted_start(parts)
     start = None if start is None else check_start(start, parts)
     loaded = None if start is None else load_fitting(start, parts)  # a refusal leaves no directory behind
     _tell(notes, quiet)

@@ -120,8 +120,6 @@ def find_start(path: Path | str, mode: ResumeMode, parts: Sequence[str] | None =
 def check_start(start: Start, parts: Parts) -> Start:
     """Refuse early: nothing to start from, and where more than weights is taken another computation or lost state."""
     reject_cleaned(start.source, start.mode)
-    if start.checkpoint is not None and not (start.checkpoint / "MANIFEST.json").is_file():
-        raise CheckpointError(f"no checkpoint at {start.checkpoint} (expected a directory with MANIFEST.json)")
     if start.checkpoint is None and not has_checkpoints(start.source):
         raise CheckpointError(f"no checkpoint in {start.source.checkpoints}: nothing was saved before it ended")
     if start.mode not in GOES_ON:

@@ -27,6 +27,7 @@ from rl_lab.core.seeds import is_batched
 from rl_lab.core.trees import Tree, tree_leaves, tree_map
 
 Execution = Literal["eager", "compiled", "captured"]
+Products = Literal["torch", "onednn"]
 StaticFunction = Callable[..., Tree]
 F = TypeVar("F", bound=StaticFunction)
 
@@ -42,6 +43,7 @@ CHATTER = (  # of torch, about what is meant to be so
     "torch.searchsorted\\(\\): input value tensor is non-contiguous",
     "The AccumulateGrad node's stream does not match",  # a capture has its own, and waits for others by itself
 )
+CPU_INFO = Path("/proc/cpuinfo")
 MESSAGE_WIDTH = 300  # characters of a compiler's complaint
 
 
@@ -57,6 +59,17 @@ def choose_execution(name: str, device: torch.device, *, num_updates: float, has
     if name == "compiled" and (lacking := missing_compiler()) is not None:
         raise ConfigError(f"experiment.compile: compiled needs {lacking} (choices: auto, eager)")
     return name  # type: ignore[return-value]
+
+
+def choose_products() -> Products:
+    """Return the library of compiled matrix products: torch's (MKL) has AVX-512 for Intel's processors alone."""
+    has_both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    is_wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return "onednn" if has_both and is_wide and not _is_intel() else "torch"
+
+
+def _is_intel() -> bool:
+    return not CPU_INFO.is_file() or "GenuineIntel" in CPU_INFO.read_text()
 
 
 def missing_compiler() -> str | None:
@@ -112,6 +125,7 @@ class StaticSteps:
         self.first_call_s = 0.0  # what compiling or capturing took
         self._may_fall_back, self._autocast = may_fall_back, autocast
         self._has_compiled, self._generation = False, 0
+        self._products = choose_products()
         self._fuses: bool | None = None  # whether parts are compiled; None: no part was called yet
 
     def __call__(self, function: F) -> F:
@@ -197,7 +211,14 @@ class StaticSteps:
         torch._inductor.config.fallback_random = True  # draw as eager code does
         torch._inductor.config.size_asserts = False  # shapes never change: 5 % of a small update
         torch._dynamo.config.recompile_limit = MOST_GRAPHS
-        return torch.compile(function, fullgraph=True, dynamic=False)
+        return torch.compile(function, fullgraph=True, dynamic=False, options=self._options())
+
+    def _options(self) -> dict[str, Any]:
+        if self._products == "torch":
+            return {}
+        from rl_lab.orchestration.onednn_products import OneDnnProducts
+
+        return {"post_grad_custom_post_pass": OneDnnProducts()}
 
     def _give_up(self, error: Exception) -> None:
         """Compile nothing from now on, or raise where compiled was asked for; what is captured stays so."""
@@ -213,8 +234,8 @@ class StaticSteps:
         self._generation += self.execution == "captured"  # compilers notice it by themselves
 
     def get_state(self) -> dict[str, Any]:
-        """Return how the functions run, and whether parts of them are compiled."""
-        return {"execution": self.execution, "fuses": self._fuses}
+        """Return how the functions run, whether parts of them are compiled, and whose matrix products they have."""
+        return {"execution": self.execution, "fuses": self._fuses, "products": self._products}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Run them as the checkpoint's run did: only that is exact."""
@@ -226,7 +247,10 @@ class StaticSteps:
         fuses = state.get("fuses", False)  # None: not decided yet; captured runs of early checkpoints compiled nothing
         if (execution == "compiled" or fuses) and (lacking := missing_compiler()) is not None:
             raise CheckpointError(f"the checkpoint's updates ran compiled, but {lacking} is missing")
-        self.execution, self._fuses, self._may_fall_back = execution, fuses, False
+        products = state.get("products", "torch")  # early checkpoints knew no others
+        if products == "onednn" and not torch.backends.mkldnn.is_available():
+            raise CheckpointError("the checkpoint's updates took matrix products of oneDNN, which this torch lacks")
+        self.execution, self._fuses, self._products, self._may_fall_back = execution, fuses, products, False
 
 
 def _hush() -> None:

@@ -11,6 +11,7 @@ from rl_lab.core.errors import UsageError
 from rl_lab.launching.order import GRACE_S, Command, Order, Plan, choose_task, on_ray
 
 SCRIPT = "job.sh"
+PAUSE_S = 5  # Ray looks after a job once a second; forgotten before it saw the end, the job would come back as failed
 _ADDRESS = re.compile(r"(https?://)?[\w.-]+(:\d+)?/?")
 # Ray would kill a job three seconds after it was asked to stop.
 ENVIRONMENT = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(GRACE_S)}})
@@ -45,7 +46,7 @@ class RayJob:
             files={SCRIPT: self._script(order)},
             commands={
                 "start": submit,
-                "up": [line for number in numbers for line in (self._forget(order, number), submit[number])],
+                "up": [["sleep", str(PAUSE_S)], *(self._forget(order, number) for number in numbers), *submit],
                 "status": [self._job("status", order, number) for number in numbers],
                 "logs": [self._job("logs", order, number) for number in numbers],
                 "follow": [self._job("logs", order, number, "--follow") for number in numbers],
