@@ -15,6 +15,7 @@ from rl_lab.components.vla.tuning import Tuning
 from rl_lab.components.vla.vla import VLA
 from rl_lab.core import (
     Box,
+    CheckpointError,
     ConfigError,
     Discrete,
     EnvSpec,
@@ -158,6 +159,32 @@ def test_only_what_learns_is_broadcast(train, share):
     count = sum(tensor.numel() for name, tensor in sent.items() if name.startswith("policy."))
     assert 0 < count <= share * sum(parameter.numel() for parameter in learner_side.policy.parameters())
     actor_side.receive(sent)
+    plans = []
+    for agent in (learner_side, actor_side):
+        torch.manual_seed(3)
+        plans.append(agent.plan(torch.ones(2, 1, 2)))
+    assert torch.equal(*plans)
+
+
+@pytest.mark.parametrize("train", ["lora", "expert"])
+def test_an_actor_with_another_base_refuses_what_is_broadcast(train):
+    learner_side, actor_side = (make_agent(seed=seed, tuning=Tuning(train, rank=1))[0] for seed in (0, 1))
+    learner_side.fit(demonstrations())
+    before = {name: tensor.clone() for name, tensor in actor_side.state_dict().items()}
+    with pytest.raises(CheckpointError, match="those that do not learn are other ones there than here") as refused:
+        actor_side.receive(learner_side.broadcast())
+    assert "\n" not in str(refused.value)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in actor_side.state_dict().items())
+    frozen = {n: p for n, p in learner_side.policy.named_parameters() if not p.requires_grad}
+    actor_side.policy.load_state_dict(frozen, strict=False)  # the same base now, whatever else is random
+    actor_side.receive(learner_side.broadcast())
+
+
+def test_what_no_action_depends_on_is_no_base():
+    learner_side, actor_side = (make_agent(seed=seed, tuning=Tuning("all"))[0] for seed in (0, 1))
+    learner_side.fit(demonstrations())
+    assert any(not parameter.requires_grad for parameter in learner_side.policy.parameters())
+    actor_side.receive(learner_side.broadcast())
     plans = []
     for agent in (learner_side, actor_side):
         torch.manual_seed(3)

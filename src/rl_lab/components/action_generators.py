@@ -7,7 +7,7 @@ reads noisy actions, a level of noise and what was seen.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -37,6 +37,10 @@ class ObservingDenoiser(Denoiser):
     @abstractmethod
     def bind_observations(self, vector_dim: int, pictures: Mapping[str, tuple[int, ...]]) -> None:
         """Take the numbers of a vector and the shapes of pictures [C, H, W], before `bind`."""
+
+    def unread(self) -> Iterable[nn.Parameter]:
+        """Return parameters that no action depends on."""
+        return ()
 
 
 class ActionGenerator(nn.Module, ABC):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_lab.components.action_chunks import ChunkWorkflow
+from rl_lab.components.broadcast import Broadcast
 from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
 from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.learner import Learner
@@ -58,6 +59,8 @@ class ChunkAgent(nn.Module):
         if average_power is not None:
             self.weight_average = WeightAverage(self.policy, average_power, average_most)
         self._loss = context.fuse(self.policy.loss)
+        ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
+        self._broadcast = Broadcast(self.policy, ranges)
 
     @property
     def acting(self) -> ChunkPolicy:
@@ -118,19 +121,11 @@ class ChunkAgent(nn.Module):
 
     def broadcast(self) -> dict[str, Tensor]:
         """Return what an actor that holds the same base needs: the ranges, and of the acting policy what learns."""
-        learns = {name for name, parameter in self.policy.named_parameters() if parameter.requires_grad}
-        policy = {name: tensor for name, tensor in self.acting.named_parameters() if name in learns}
-        return {**{f"policy.{name}": tensor for name, tensor in policy.items()}, **self._ranges()}
+        return self._broadcast.tensors(self.acting)
 
-    @torch.no_grad()
     def receive(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what another agent's `broadcast` returned."""
-        for name, tensor in self.broadcast().items():
-            tensor.copy_(tensors[name])
-
-    def _ranges(self) -> dict[str, Tensor]:
-        ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
-        return {f"{owner}.{name}": tensor for owner, part in ranges.items() for name, tensor in part.named_buffers()}
+        """Take what another agent's `broadcast` returned; raises CheckpointError for one with another base."""
+        self._broadcast.take(self.acting, tensors)
 
 
 class AgentWorkflow(ChunkWorkflow):

@@ -74,6 +74,13 @@ class ChunkPolicy(nn.Module):
         """Return actions drawn out of noise [B, length, action_dim], and `beside` it [B, length, padding]."""
         return self.generator.sample(self.encoder(seen), noise, beside)
 
+    def base(self) -> dict[str, nn.Parameter]:
+        """Return what actions depend on and does not learn, by name."""
+        network = self.generator.network
+        unread = set(network.unread()) if isinstance(network, ObservingDenoiser) else set()
+        frozen = {name: each for name, each in self.named_parameters() if not each.requires_grad}
+        return {name: each for name, each in frozen.items() if each not in unread}
+
 
 def bound_policy(
     components: Mapping[str, nn.Module], seen: ObservationRange, *, action_dim: int, length: int, history: int

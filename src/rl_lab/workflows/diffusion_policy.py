@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.components.action_chunks import ChunkWorkflow, RecedingHorizon, read_chunks
+from rl_lab.components.broadcast import Broadcast
 from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
 from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.learner import Learner, trained
@@ -95,7 +96,8 @@ class DiffusionPolicy(ChunkWorkflow):
         self.average = WeightAverage(self.policy, self.average_power, self.average_most)
         self.learner = Learner(context, "policy", trained(self.policy), lr=1e-4, max_grad_norm=self.max_grad_norm)
         self.num_updates, self._has_ranges = 0, False
-        self._loss = context.fuse(self.policy.loss)
+        ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
+        self._loss, self._broadcast = context.fuse(self.policy.loss), Broadcast(self.policy, ranges)
         self._update = context.static(self._learn)
         self._horizon = RecedingHorizon(
             self._plan, history=self.observation_horizon, num_actions=self.action_horizon, context=context
@@ -153,17 +155,11 @@ class DiffusionPolicy(ChunkWorkflow):
 
     def broadcast(self) -> dict[str, Tensor]:
         """Return what an actor needs: the ranges, and of the weights that act those that learn."""
-        learns = {name for name, parameter in self.policy.named_parameters() if parameter.requires_grad}
-        acting = self.average.module.named_parameters()
-        parts = {"observation_range": self.observation_range, "action_range": self.action_range}
-        ranges = {f"{owner}.{name}": tensor for owner, part in parts.items() for name, tensor in part.named_buffers()}
-        return {**{f"policy.{name}": tensor for name, tensor in acting if name in learns}, **ranges}
+        return self._broadcast.tensors(self.average.module)
 
-    @torch.no_grad()
     def receive(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `broadcast` returned elsewhere."""
-        for name, tensor in self.broadcast().items():
-            tensor.copy_(tensors[name])
+        self._broadcast.take(self.average.module, tensors)
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the warm-up counts."""

@@ -61,7 +61,7 @@ def tune(model: Pi0, tuning: Tuning) -> None:
             _add_lora(expert, tuning)
     for parameter in _learning(model, tuning):
         parameter.requires_grad_(True)
-    for parameter in _unread(model):
+    for parameter in unread(model):
         parameter.requires_grad_(False)
     for parameter in model.parameters():
         if not parameter.requires_grad:
@@ -89,7 +89,7 @@ def _learning(model: Pi0, tuning: Tuning) -> Iterator[nn.Parameter]:
             yield parameter
 
 
-def _unread(model: Pi0) -> Iterator[nn.Parameter]:
+def unread(model: Pi0) -> Iterator[nn.Parameter]:
     """Yield what no action depends on: all of the backbone after the keys and values of its last layer."""
     language = model.backbone.language_model
     last = language.each_layer()[-1]

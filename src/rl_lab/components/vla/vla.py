@@ -6,13 +6,13 @@ Levels, signs, the distribution of levels and ten steps of Euler are `FlowMatchi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_lab.components.action_generators import ObservingDenoiser
 from rl_lab.components.chunk_policy import Seen
@@ -20,7 +20,7 @@ from rl_lab.components.vla.checkpoint import load_pi0
 from rl_lab.components.vla.pi0 import Pi0, Prefix
 from rl_lab.components.vla.sizes import Pi0Sizes
 from rl_lab.components.vla.tokenizers import Tokenizer, WordTokenizer
-from rl_lab.components.vla.tuning import Tuning, tune
+from rl_lab.components.vla.tuning import Tuning, tune, unread
 from rl_lab.components.vla.vision import fitted
 from rl_lab.core import ConfigError
 
@@ -86,6 +86,10 @@ class VLA(ObservingDenoiser):
         self.padding = self.sizes.action_dim - action_dim
         self.model = Pi0(self.sizes) if self._checkpoint is None else load_pi0(self._checkpoint, self.sizes)
         tune(self.model, self._tuning)
+
+    def unread(self) -> Iterable[nn.Parameter]:
+        """Return what the backbone has after the keys and values of its last layer."""
+        return unread(self.model)
 
     def prepare(self, condition: Seen) -> Prepared:
         """Read pictures [B, 1, C, H, W] by name and words; what the action expert sees of them is kept."""
