@@ -22,6 +22,7 @@ import torch
 from harness import markdown_table, write_results
 
 from rl_lab.distributed.transport import transport_pb2 as messages
+from rl_lab.distributed.transport.callers import TOKEN_KEY, read_token
 from rl_lab.distributed.transport.frames import frame
 from rl_lab.distributed.transport.open import TransportConfig, open_receiver
 from rl_lab.distributed.transport.schema import Schema
@@ -57,15 +58,16 @@ def run(folder: str, args: argparse.Namespace) -> dict[str, Any]:
     config = TransportConfig.read({"kind": "network", "address": "127.0.0.1:0", "directory": folder})
     start, received = time.monotonic(), []
     with open_receiver(config, EXAMPLE) as receiver, grpc.insecure_channel(receiver.address) as channel:
-        session = hello(channel, schema)
+        proof = ((TOKEN_KEY, str(read_token(int(receiver.address.rpartition(":")[2])))),)
+        metadata = (*proof, (SESSION_KEY, hello(channel, schema, proof)))
         for number in range(args.messages):
             if number % 2:  # the message is changed, or what it carries
                 data = mutated(message(frames(schema, sent)), rng)
             else:
                 data = message(mutated(frames(schema, sent), rng))
-            answers[push(channel, session, data)] += 1
+            answers[push(channel, metadata, data)] += 1
             if number % EVERY == EVERY - 1:
-                following = push(channel, session, message(frames(schema, sent)))
+                following = push(channel, metadata, message(frames(schema, sent)))
                 if following != str(sent + STEPS):
                     raise RuntimeError(f"a whole message was answered with {following}")
                 sent += STEPS
@@ -112,14 +114,15 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(made) if bytes(made) != data else b"\xff"
 
 
-def hello(channel: grpc.Channel, schema: Schema) -> str:
+def hello(channel: grpc.Channel, schema: Schema, proof: Any) -> str:
     call = channel.unary_unary(
         f"/{NAME}/Hello", messages.HelloRequest.SerializeToString, messages.HelloReply.FromString
     )
-    return call(messages.HelloRequest(actor="fuzz", run="r", schema=schema.text, process="p"), timeout=10).session
+    request = messages.HelloRequest(actor="fuzz", run="r", schema=schema.text, process="p")
+    return call(request, timeout=10, metadata=proof).session
 
 
-def push(channel: grpc.Channel, session: str, data: bytes) -> str:
+def push(channel: grpc.Channel, metadata: Any, data: bytes) -> str:
     """Return the answer: the number of the next step, or the code of the refusal."""
     call = channel.stream_stream(f"/{NAME}/Push", None, messages.Acknowledgement.FromString)
 
@@ -127,7 +130,7 @@ def push(channel: grpc.Channel, session: str, data: bytes) -> str:
         yield data
 
     try:
-        return str([answer.next for answer in call(once(), metadata=((SESSION_KEY, session),), timeout=30)][-1])
+        return str([answer.next for answer in call(once(), metadata=metadata, timeout=30)][-1])
     except grpc.RpcError as error:
         return error.code().name
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from rl_lab.cli.running import continued_job, new_job, opened
-from rl_lab.config import socket_path
 from rl_lab.config.actors import assemble_actor, build_actor
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.build import assemble
 from rl_lab.config.compose import compose
 from rl_lab.config.socket_path import socket_of
 from rl_lab.config.targets import Targets
+from rl_lab.core import private_directory
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.operator import operator_id
 from rl_lab.distributed.transport.certificates import create_authority, issue
@@ -369,7 +369,7 @@ def test_the_socket_of_a_run_lies_where_only_its_user_can_go(tmp_path, monkeypat
     with pytest.raises(ConfigError, match="is not this user's alone"):
         socket_of(tmp_path / "run")
     (own := tmp_path / "own").mkdir(mode=0o700)
-    monkeypatch.setattr(socket_path, "_LONG", 500)
+    monkeypatch.setattr(private_directory, "_LONG", 500)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
     assert Path(socket_of(tmp_path / "run")).parent == own
 

@@ -43,3 +43,18 @@ def issue(
         from rl_lab.distributed.transport.certificates import issue as issue_certificate
 
         typer.echo(f"certificate: {issue_certificate(Path(directory), name, role, days)}")
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="Whose certificate.")],
+    directory: Directory = "certs",
+    debug: Debug = False,
+) -> None:
+    """Let learners refuse a certificate from now on; those elsewhere need the list beside their ca.pem."""
+    with Reported(debug):
+        from pathlib import Path
+
+        from rl_lab.distributed.transport.certificates import revoke as revoke_certificate
+
+        typer.echo(f"revoked: {revoke_certificate(Path(directory), name)}")

@@ -24,7 +24,7 @@ from rl_lab.core.workflow import CollectResult, Workflow
 from rl_lab.distributed.transport.interface import Receiver, Sender
 from rl_lab.distributed.transport.limits import Limits
 from rl_lab.distributed.transport.open import TransportConfig, open_receiver
-from rl_lab.distributed.transport.security import check_address, check_free
+from rl_lab.distributed.transport.security import check_address, check_free, read_keys
 from rl_lab.orchestration.actor import Actor, sent_step
 from rl_lab.orchestration.bulletin import check_parts
 from rl_lab.orchestration.collector import Collector
@@ -77,6 +77,8 @@ def reject_taken_port(config: Mapping[str, Any]) -> None:
     """Refuse an address on which the learner cannot listen, before there is a directory of a run that cannot begin."""
     if config["transport"]["kind"] == "network":
         options = transport_of(config, Path())
+        if options.certificate is not None:
+            read_keys(Path(options.certificate), "learner")
         check_free(check_address(options.address, is_secured=options.certificate is not None))
 
 

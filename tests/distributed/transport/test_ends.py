@@ -10,6 +10,7 @@ import grpc
 import pytest
 import torch
 
+from rl_lab.core import line_limit
 from rl_lab.distributed.transport import transport_pb2 as messages
 from rl_lab.distributed.transport.frames import frame
 from rl_lab.distributed.transport.interface import TransportError
@@ -227,7 +228,8 @@ def steps(*numbers):
     return messages.Steps(frames=b"".join(frame(n, payload(n)) for n in numbers)).SerializeToString()
 
 
-def test_duplicates_are_ignored_and_gaps_replays_and_strange_steps_refused(ends, caplog):
+def test_duplicates_are_ignored_and_gaps_replays_and_strange_steps_refused(ends, caplog, monkeypatch):
+    monkeypatch.setattr(line_limit, "AT_ONCE", 100)
     receiver, _ = ends
     learner = receiver()
     raw = Raw(learner.address)

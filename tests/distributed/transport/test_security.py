@@ -1,13 +1,19 @@
 """Strangers: who is let in, and as what."""
 
+import re
 import socket
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import pytest
 
 from rl_lab.core.errors import ConfigError, UsageError
-from rl_lab.distributed.transport.certificates import create_authority, issue
+from rl_lab.core.line_limit import AT_ONCE
+from rl_lab.distributed.transport import certificates
+from rl_lab.distributed.transport.callers import token_path
+from rl_lab.distributed.transport.certificates import create_authority, issue, revoke
 from rl_lab.distributed.transport.interface import TransportError
 from rl_lab.distributed.transport.security import check_address, identity_of, is_loopback
 from tests.distributed.transport.raw import Raw
@@ -37,7 +43,18 @@ def test_a_robot_of_this_lab_is_let_in(ends, certs, learner):
     assert [(actor, seq) for actor, _, seq, _ in learner.receive(10, 1.0)] == [("robot", 0)]
 
 
-def test_strangers_are_refused_and_the_learner_goes_on(ends, certs, learner):
+def refusals(caplog, count):
+    """Return this many lines about refusals, which come a moment after what they tell of."""
+    deadline = time.monotonic() + 10.0
+    while len(lines := [line for line in caplog.messages if line.startswith("refused: ")]) < count:
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.01)
+    return [
+        re.fullmatch(r"refused: (.*) \((ipv4:)?127\.0\.0\.1:[0-9]+\)( \(and [0-9]+ more\))?", line)[1] for line in lines
+    ]
+
+
+def test_strangers_are_refused_and_logged_and_the_learner_goes_on(ends, certs, learner, caplog):
     authority_only = grpc.ssl_channel_credentials((certs / "lab" / "ca.pem").read_bytes())
     strangers = {
         "without TLS": None,
@@ -51,10 +68,25 @@ def test_strangers_are_refused_and_the_learner_goes_on(ends, certs, learner):
         "a learner's certificate": credentials(certs, name="learner"),
     }
     for name, stranger in strangers.items():
+        caplog.clear()
         raw = Raw(learner.address, stranger)
         assert refusal(lambda raw=raw: raw.hello(actor="robot")) == "UNAVAILABLE", name
         raw.channel.close()
+        no_tls, no_certificate = "it does not speak TLS", "it has no certificate of this lab that is valid"
+        assert refusals(caplog, 1)[0].startswith(no_certificate if stranger else no_tls), name
+    caplog.clear()
     test_a_robot_of_this_lab_is_let_in(ends, certs, learner)
+    assert not [line for line in caplog.messages if line.startswith("refused: ")]
+
+
+def test_a_flood_of_strangers_is_a_few_lines(learner, caplog):
+    host, port = learner.address.split(":")
+    for _ in range(AT_ONCE + 20):
+        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with suppress(ConnectionError):
+                assert stranger.recv(1) == b""
+    assert AT_ONCE <= len(refusals(caplog, AT_ONCE)) <= AT_ONCE + 5  # the others are counted in the next one
 
 
 def test_roles_and_names_are_checked_at_every_call(certs, learner):
@@ -67,8 +99,9 @@ def test_roles_and_names_are_checked_at_every_call(certs, learner):
     assert robot.push([], session) is None
 
 
-def test_nobody_poses_as_the_learner(ends, certs, caplog):
+def test_nobody_poses_as_the_learner(ends, certs, monkeypatch):
     receiver, sender = ends
+    monkeypatch.setattr(certificates, "check_own", lambda *_: None)  # a stranger's learner does not look
     for number, (lab, name) in enumerate((("lab", "robot-2"), ("lab", "stale-learner"), ("other", "learner"))):
         false = receiver(certificate=str(certs / lab / f"{name}.pem"), directory=str(certs / f"false-{number}"))
         robot = sender(
@@ -78,6 +111,91 @@ def test_nobody_poses_as_the_learner(ends, certs, caplog):
         assert not robot.flush(0.5), name
         assert not robot.status().is_connected
         assert not false.receive(1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("robot", "is of role actor, not learner; make one with lab certs issue NAME --role learner$"),
+        ("stale-learner", "it is valid from .* UTC, and now it is not"),
+        ("foreign", "the authority beside it, ca.pem, is of another lab$"),
+        ("ca", "it was not made by lab certs"),
+    ],
+)
+def test_a_learner_with_a_wrong_certificate_does_not_start(ends, certs, tmp_path, name, message):
+    lab = certs / "lab"
+    if name == "foreign":
+        lab = tmp_path
+        for file, source in (("ca.pem", "lab/ca"), ("foreign.pem", "other/learner"), ("foreign.key", "other/learner")):
+            (tmp_path / file).write_bytes((certs / f"{source}{Path(file).suffix}").read_bytes())
+    with pytest.raises(UsageError, match=message) as refused:
+        ends[0](certificate=str(lab / f"{name}.pem"))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_actor_with_a_wrong_certificate_does_not_start(ends, certs, learner):
+    for name, actor, message in (
+        ("learner", "learner", "is of role learner, not actor"),
+        ("robot", "robot-9", "it is robot's, and transport.actor is robot-9$"),
+        ("expired", "expired", "it is valid from"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ends[1](learner, actor=actor, certificate=str(certs / "lab" / f"{name}.pem"))
+
+
+def test_a_revoked_certificate_is_not_accepted_any_more_not_even_in_a_call_that_runs(ends, tmp_path, caplog):
+    create_authority(tmp_path / "lab", 1)
+    for name, role in (("learner", "learner"), ("robot", "actor"), ("robot-2", "actor")):
+        issue(tmp_path / "lab", name, role, 1)
+    learner = ends[0](certificate=str(tmp_path / "lab" / "learner.pem"))
+    robots = [
+        ends[1](learner, actor=name, certificate=str(tmp_path / "lab" / f"{name}.pem")) for name in ("robot", "robot-2")
+    ]
+    for robot in robots:
+        robot.send(step(0))
+        assert robot.flush(10)
+    assert revoke(tmp_path / "lab", "robot") == tmp_path / "lab" / "revoked.txt"
+    robots[0].send(step(1))
+    robots[0]._thread.join(20.0)  # it ends when the learner has refused
+    with pytest.raises(TransportError, match="the learner refuses: the certificate of robot is revoked"):
+        robots[0].send(step(2))
+    raw = Raw(learner.address, credentials(tmp_path, name="robot"))
+    assert refusal(lambda: raw.hello(actor="robot")) == "PERMISSION_DENIED"
+    assert "the certificate of robot is revoked" in refusals(caplog, 1)[0]
+    robots[1].send(step(1))
+    assert robots[1].flush(10)
+    assert sorted((actor, seq) for actor, _, seq, _ in learner.receive(10, 0.0)) == [
+        ("robot", 0),
+        ("robot-2", 0),
+        ("robot-2", 1),
+    ]
+    with pytest.raises(UsageError, match="robot.pem is revoked already"):
+        revoke(tmp_path / "lab", "robot")
+    with pytest.raises(UsageError, match="cannot be opened: No such file"):
+        revoke(tmp_path / "lab", "nobody")
+    (tmp_path / "lab" / "revoked.txt").write_text("no number\n")
+    raw = Raw(learner.address, credentials(tmp_path, name="robot-2"))
+    assert refusal(lambda: raw.hello(actor="robot-2")) == "PERMISSION_DENIED"  # while nobody can say who is revoked
+
+
+def test_other_users_of_this_machine_do_not_know_the_secret(ends, caplog, tmp_path):
+    learner = ends[0]()
+    path = token_path(int(learner.address.rpartition(":")[2]))
+    assert path.stat().st_mode & 0o777 == 0o600
+    raw = Raw(learner.address, token="guessed")
+    assert refusal(lambda: raw.hello()) == refusal(raw.status) == "UNAUTHENTICATED"
+    assert "raw does not know this learner's secret" in refusals(caplog, 1)[0]
+    robot = ends[1](learner)
+    robot.send(step(0))
+    assert robot.flush(10)
+    learner.close()
+    assert not path.exists()
+
+
+def test_a_socket_file_is_its_owners_from_the_first_moment(ends, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "chmod", None)  # not even for a moment is it anybody's
+    ends[0](kind="host", address=str(tmp_path / "socket"))
+    assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o600
 
 
 def test_plain_bytes_do_not_harm_the_learner(ends, certs, learner):

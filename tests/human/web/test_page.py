@@ -224,7 +224,9 @@ def trusting(certificates, own=None):
     return context
 
 
-def test_certificates_tell_who_may_act(certificates):
+def test_certificates_tell_who_may_act_until_they_are_revoked(certificates):
+    from rl_lab.distributed.transport.certificates import revoke
+
     listening = Listening("0.0.0.0", 0, certificate=str(certificates["page"]), authority=str(certificates["ca"]))
     bench = serve(listening=listening)
     assert "token" not in bench.operator.url
@@ -234,6 +236,9 @@ def test_certificates_tell_who_may_act(certificates):
     assert eve.join("eve") == "viewer"
     assert eve.do("pause")[0] == 403
     assert robot.post("/join", {"name": "robot"})[0] == 403
+    revoke(certificates["ca"].parent, "eve")  # whose page is open
+    assert eve.ask("GET", "/") == (403, {"error": "this certificate is revoked"})
+    assert anna.do("hand_back")[0] == 200
     stranger = Client(bench.operator, context=trusting(certificates))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         stranger.ask("GET", "/")

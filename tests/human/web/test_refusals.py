@@ -3,9 +3,10 @@
 import pytest
 
 from rl_lab.core import ConfigError
+from rl_lab.core.line_limit import AT_ONCE
 from rl_lab.human.web import requests
 from rl_lab.human.web.access import Access, Denied, Listening
-from rl_lab.human.web.refusals import AT_ONCE, Refusals
+from rl_lab.human.web.refusals import Refusals
 from tests.human.web.test_page import TOKEN, Client, read_event, serve
 
 

@@ -14,6 +14,7 @@ import grpc
 
 from rl_lab.core.trees import Tree
 from rl_lab.distributed.transport import transport_pb2 as messages
+from rl_lab.distributed.transport.callers import TOKEN_KEY, read_token
 from rl_lab.distributed.transport.interface import Answer, NoRoom, Sender, SenderStatus, TransportError, Weights
 from rl_lab.distributed.transport.limits import Limits
 from rl_lab.distributed.transport.schema import Schema
@@ -31,6 +32,7 @@ _HELLO_S, _LOOK_S = 5.0, 0.25
 _BACKOFF_S = (0.1, 5.0)  # the first wait before a new try, and the longest
 _BATCH_BYTES = 1 << 18
 _FINAL = (grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
+Metadata = tuple[tuple[str, str], ...]
 logger = logging.getLogger(__name__)
 
 
@@ -64,7 +66,7 @@ class GrpcSender(Sender):
     ) -> None:
         self._address = check_address(address, is_secured=certificate is not None)
         self._address_file = address_file
-        self._credentials = None if certificate is None else _credentials(certificate)
+        self._credentials = None if certificate is None else _credentials(certificate, actor)
         self._schema, self._actor, self._limits = schema, actor, limits
         self._spool = Spool(directory / "spool", schema, max_bytes=spool_bytes, sync_every_step=sync_every_step)
         self._inbox = WeightsInbox(directory / "weights", limits.weights_bytes)
@@ -152,8 +154,9 @@ class GrpcSender(Sender):
         """Connect once and stay connected as long as it goes."""
         over = threading.Event()
         with self._channel() as channel:
-            reply = self._hello(channel)
-            metadata = ((SESSION_KEY, reply.session),)
+            proof = self._proof()
+            reply = self._hello(channel, proof)
+            metadata = (*proof, (SESSION_KEY, reply.session))
             self._call = channel.stream_stream(
                 f"/{NAME}/Push", messages.Steps.SerializeToString, messages.Acknowledgement.FromString
             )(self._batches(reply.next, over), metadata=metadata)
@@ -172,7 +175,7 @@ class GrpcSender(Sender):
                 channel.close()
                 pulling.join()
 
-    def _hello(self, channel: grpc.Channel) -> messages.HelloReply:
+    def _hello(self, channel: grpc.Channel, proof: Metadata) -> messages.HelloReply:
         spool = self._spool
         call = channel.unary_unary(
             f"/{NAME}/Hello", messages.HelloRequest.SerializeToString, messages.HelloReply.FromString
@@ -180,7 +183,7 @@ class GrpcSender(Sender):
         request = messages.HelloRequest(
             actor=self._actor, run=spool.run, schema=self._schema.text, first=spool.first, process=self._process
         )
-        reply = call(request, timeout=_HELLO_S)
+        reply = call(request, timeout=_HELLO_S, metadata=proof)
         if not spool.first <= reply.next <= spool.next:
             held = f"this spool holds steps {spool.first} to {spool.next} of run {spool.run}"
             raise TransportError(f"the learner goes on at step {reply.next}, {held}; one of them lost its files")
@@ -216,11 +219,23 @@ class GrpcSender(Sender):
                 return
             over.wait(_BACKOFF_S[1] / 5)
 
+    def _dialled(self) -> str:
+        """Return the learner's address of this moment."""
+        if self._address_file is not None and self._address_file.is_file():
+            return check_address(self._address_file.read_text(), is_secured=self._credentials is not None)
+        return self._address
+
+    def _proof(self) -> Metadata:
+        """Return what says, where there are no certificates, that it is the learner's own user who calls."""
+        address = self._dialled()
+        if self._credentials is not None or address.startswith("unix:"):
+            return ()
+        token = read_token(int(address.rpartition(":")[2]))
+        return () if token is None else ((TOKEN_KEY, token),)
+
     def _channel(self) -> grpc.Channel:
         options = (*_OPTIONS, ("grpc.max_receive_message_length", self._limits.message_bytes))
-        address = self._address
-        if self._address_file is not None and self._address_file.is_file():
-            address = check_address(self._address_file.read_text(), is_secured=self._credentials is not None)
+        address = self._dialled()
         if self._credentials is None:
             return grpc.insecure_channel(address, options=options)
         named = (*options, ("grpc.ssl_target_name_override", LEARNER_NAME))
@@ -259,6 +274,6 @@ class _Answer:
         return reply.actions
 
 
-def _credentials(certificate: Path) -> grpc.ChannelCredentials:
-    authority, own, key = read_keys(certificate)
-    return grpc.ssl_channel_credentials(root_certificates=authority, private_key=key, certificate_chain=own)
+def _credentials(certificate: Path, name: str) -> grpc.ChannelCredentials:
+    keys = read_keys(certificate, "actor", name)
+    return grpc.ssl_channel_credentials(keys.authority, keys.key, keys.certificate)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -23,7 +24,9 @@ except ImportError as error:
 
 from rl_lab.core.durable import reason
 from rl_lab.core.errors import UsageError, check_choice
-from rl_lab.distributed.transport.security import CA_NAME, LEARNER_NAME, ROLES, identity_uri
+from rl_lab.core.identity import find_identity
+from rl_lab.core.revocations import REVOKED_NAME, Revocations
+from rl_lab.distributed.transport.security import CA_NAME, LEARNER_NAME, ROLES, KeyFiles, identity_uri
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
@@ -74,6 +77,46 @@ def issue(directory: Path, name: str, role: str, days: float) -> Path:
     )
     _write(certificate, key, builder.sign(authority_key, hashes.SHA256()), private)
     return certificate
+
+
+def revoke(directory: Path, name: str) -> Path:
+    """Let no learner accept a certificate any more, and return the list that says so; learners read a copy of it."""
+    path, listed = directory / f"{name}.pem", directory / REVOKED_NAME
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+        if found.serial_number in Revocations(directory):
+            raise UsageError(f"{path} is revoked already")
+        with open(listed, "a") as file:
+            file.write(f"{found.serial_number:x} {name}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be opened: {reason(error)}") from error
+    except ValueError as error:
+        raise UsageError(str(error) if isinstance(error, UsageError) else f"{path} is no certificate") from error
+    return listed
+
+
+def check_own(keys: KeyFiles, path: Path, role: str, name: str | None) -> None:
+    """Raise UsageError where a certificate cannot be one's own: of another role, name or lab, or out of date."""
+    try:
+        own, authority = (x509.load_pem_x509_certificate(pem) for pem in (keys.certificate, keys.authority))
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        identity = find_identity(names.get_values_for_type(x509.UniformResourceIdentifier))
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise UsageError(f"certificate {path}: it was not made by lab certs ({error})") from error
+    if identity is None or identity.role != role:
+        found = "says no role" if identity is None else f"is of role {identity.role}, not {role}"
+        raise UsageError(f"certificate {path}: it {found}; make one with lab certs issue NAME --role {role}")
+    if name is not None and identity.name != name:
+        raise UsageError(f"certificate {path}: it is {identity.name}'s, and transport.actor is {name}")
+    try:
+        own.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise UsageError(f"certificate {path}: the authority beside it, {CA_NAME}.pem, is of another lab") from error
+    if not own.not_valid_before_utc <= datetime.datetime.now(datetime.UTC) < own.not_valid_after_utc:
+        dates = f"{own.not_valid_before_utc:%Y-%m-%d %H:%M} to {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        raise UsageError(f"certificate {path}: it is valid from {dates}, and now it is not; is the clock right?")
 
 
 def _builder(name: x509.Name, private: ec.EllipticCurvePrivateKey, days: float) -> x509.CertificateBuilder:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 from torch import Tensor
 
+from rl_lab.core.revocations import Revocations
+from rl_lab.distributed.transport.callers import Callers, token_path, write_token
+from rl_lab.distributed.transport.front import Front
 from rl_lab.distributed.transport.interface import Question, Received, Receiver, ReceiverStatus
 from rl_lab.distributed.transport.limits import Limits
+from rl_lab.distributed.transport.refusals import Refusals
 from rl_lab.distributed.transport.schema import Schema
-from rl_lab.distributed.transport.security import check_address, check_free, read_keys, taken
+from rl_lab.distributed.transport.security import KeyFiles, check_address, check_free, read_keys, taken
 from rl_lab.distributed.transport.service import Service
 from rl_lab.distributed.transport.step_log import StepLog
 from rl_lab.distributed.transport.weights import WeightsStore
@@ -43,25 +50,23 @@ class GrpcReceiver(Receiver):
     """
 
     def __init__(self, address: str, schema: Schema, directory: Path, certificate: Path | None, limits: Limits) -> None:
-        self._schema = schema
+        self._schema, self._limits = schema, limits
         bound = check_address(address, is_secured=certificate is not None)
         check_free(bound)
-        credentials = None if certificate is None else _credentials(certificate)
+        keys = None if certificate is None else read_keys(certificate, "learner")
+        self._front: Front | None = None
+        self._token: Path | None = None
         self._log = StepLog(directory / "log", schema, max_unread=limits.unread_bytes)
         self._weights = WeightsStore(directory / "published")
-        self._service = Service(self._log, self._weights, schema, limits, is_secured=credentials is not None)
         workers = 3 * limits.actors + 8
         self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="transport")
         options = (*_OPTIONS, ("grpc.max_receive_message_length", _UNREAD * limits.message_bytes))
-        self._server = grpc.server(
-            self._pool, (self._service.handler(),), options=options, maximum_concurrent_rpcs=workers
-        )
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=workers)
         try:
-            port = self._listen(bound, credentials)
-        except RuntimeError as error:
+            self.address = self._listen(bound, keys)
+        except (RuntimeError, OSError) as error:
             self._log.close()
             raise taken(address) from error
-        self.address = bound if bound.startswith("unix:") else f"{bound.rpartition(':')[0]}:{port}"
         self._server.start()
 
     def receive(self, max_steps: int, timeout_s: float) -> list[Received]:
@@ -100,19 +105,55 @@ class GrpcReceiver(Receiver):
     def close(self) -> None:
         """Stop listening; what is logged stays."""
         self._service.close()
+        if self._token is not None:
+            self._token.unlink(missing_ok=True)
         self._server.stop(_GRACE_S).wait(_STOP_S)
+        if self._front is not None:
+            self._front.close()
         self._pool.shutdown(wait=True)
         self._log.close()
 
-    def _listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        if credentials is not None:
-            return self._server.add_secure_port(address, credentials)
-        port = self._server.add_insecure_port(address)
+    def _listen(self, address: str, keys: KeyFiles | None) -> str:
+        """Listen for those who may call, and return where that is."""
+        refusals = Refusals()
+        if keys is not None:
+            return self._listen_secured(address, keys, refusals)
         if address.startswith("unix:"):
-            Path(address.removeprefix("unix:")).chmod(0o600)  # the file's owner, and nobody else
-        return port
+            with _private_files():
+                self._server.add_insecure_port(address)
+            self._serve(Callers(), refusals)
+            return address
+        port = self._server.add_insecure_port(address)
+        self._token = token_path(port)
+        self._serve(Callers(token=write_token(port)), refusals)
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    def _listen_secured(self, address: str, keys: KeyFiles, refusals: Refusals) -> str:
+        callers = Callers(Revocations(keys.directory))
+        credentials = grpc.ssl_server_credentials(((keys.key, keys.certificate),), keys.authority, True)
+        if address.startswith("unix:"):
+            self._server.add_secure_port(address, credentials)
+            self._serve(callers, refusals)
+            return address
+        host, _, port = address.rpartition(":")
+        inner = f"rl-lab-{secrets.token_hex(16)}"
+        self._server.add_secure_port(f"unix-abstract:{inner}", credentials)
+        self._front = Front(host.strip("[]"), int(port), inner, refusals)
+        self._serve(callers, refusals, self._front.address_of)
+        return f"{host}:{self._front.port}"
+
+    def _serve(self, callers: Callers, refusals: Refusals, locate: Callable[[str], str] = str) -> None:
+        self._service = Service(
+            self._log, self._weights, self._schema, self._limits, callers=callers, refusals=refusals, locate=locate
+        )
+        self._server.add_generic_rpc_handlers((self._service.handler(),))
 
 
-def _credentials(certificate: Path) -> grpc.ServerCredentials:
-    authority, own, key = read_keys(certificate)
-    return grpc.ssl_server_credentials(((key, own),), root_certificates=authority, require_client_auth=True)
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Let files that are made here be the owner's alone, from their first moment on."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)

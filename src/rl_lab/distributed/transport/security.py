@@ -25,21 +25,26 @@ __all__ = ["CA_NAME", "LEARNER_NAME", "ROLES", "Identity", "identity_uri", "is_l
 
 
 class KeyFiles(NamedTuple):
-    """The bytes of a certificate: the lab's authority, one's own certificate and key."""
+    """A certificate: the bytes of the lab's authority, one's own certificate and key."""
 
     authority: bytes
     certificate: bytes
     key: bytes
+    directory: Path  # where they lie
 
 
-def read_keys(certificate: Path) -> KeyFiles:
-    """Read a certificate NAME.pem, and NAME.key and ca.pem beside it."""
+def read_keys(certificate: Path, role: str, name: str | None = None) -> KeyFiles:
+    """Read a certificate NAME.pem, and NAME.key and ca.pem beside it; it must be of this role and, if given, name."""
+    from rl_lab.distributed.transport.certificates import check_own
+
     paths = (certificate.with_name(f"{CA_NAME}.pem"), certificate, certificate.with_suffix(".key"))
     try:
-        return KeyFiles(*(path.read_bytes() for path in paths))
+        keys = KeyFiles(*(path.read_bytes() for path in paths), certificate.parent)
     except OSError as error:
         text = f"certificate {certificate}: {error.filename} cannot be read ({reason(error)})"
         raise UsageError(f"{text}; make it with lab certs issue") from error
+    check_own(keys, certificate, role, name)
+    return keys
 
 
 def check_address(address: str, *, is_secured: bool) -> str:

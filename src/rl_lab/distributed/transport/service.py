@@ -12,12 +12,14 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rl_lab.distributed.transport import transport_pb2 as messages
+from rl_lab.distributed.transport.callers import Callers, Unproven
 from rl_lab.distributed.transport.frames import FrameError, split_all
 from rl_lab.distributed.transport.interface import TransportError
 from rl_lab.distributed.transport.limits import Limits
 from rl_lab.distributed.transport.questions import Questions
+from rl_lab.distributed.transport.refusals import Refusals
 from rl_lab.distributed.transport.schema import Schema
-from rl_lab.distributed.transport.security import Identity, check_role, identity_of
+from rl_lab.distributed.transport.security import Identity
 from rl_lab.distributed.transport.sessions import Replaced, Session, Sessions
 from rl_lab.distributed.transport.step_log import OrderError, StepLog, Stream
 from rl_lab.distributed.transport.weights import WeightsStore
@@ -33,13 +35,31 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """Answers actors and viewers."""
+    """Answers actors and viewers.
+
+    Args:
+        log: Where steps go.
+        weights: What actors get.
+        schema: Of the steps.
+        limits: What a peer may ask for.
+        callers: Who calls.
+        refusals: Where those are told who may not.
+        locate: Returns the address of a peer by the name that gRPC has for it.
+    """
 
     def __init__(
-        self, log: StepLog, weights: WeightsStore, schema: Schema, limits: Limits, *, is_secured: bool
+        self,
+        log: StepLog,
+        weights: WeightsStore,
+        schema: Schema,
+        limits: Limits,
+        *,
+        callers: Callers,
+        refusals: Refusals,
+        locate: Callable[[str], str] = str,
     ) -> None:
         self._log, self._weights, self._schema, self._limits = log, weights, schema, limits
-        self._is_secured, self._is_closing = is_secured, False
+        self._callers, self._refusals, self._locate, self._is_closing = callers, refusals, locate, False
         self._sessions, self.questions = Sessions(limits), Questions()
 
     def handler(self) -> Any:
@@ -66,26 +86,27 @@ class Service:
 
     def hello(self, data: bytes, context: grpc.ServicerContext) -> messages.HelloReply:
         """Open a session."""
+        peer = self._locate(context.peer())
         request = self._parse(messages.HelloRequest, data, context)
         actor = self._caller(context, "Hello", request.actor)
         if not all(map(_WORD.fullmatch, (request.actor, request.run, request.process))) or request.first > _MAX_SEQ:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor.name}: the hello is malformed")
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor.name}: the hello is malformed")
         if request.actor != actor.name:
-            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{actor.name} says that it is {request.actor}")
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{actor.name} says that it is {request.actor}")
         try:
             self._sessions.admit(actor.name, request.process)
         except Replaced as error:
-            _refuse(context, grpc.StatusCode.ABORTED, str(error))
+            self._refuse(context, grpc.StatusCode.ABORTED, str(error))
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         self._check_schema(request.schema, actor.name, context)
         stream = Stream(actor.name, request.run)
         try:
             following = self._log.cursor(stream, request.first)
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         session = self._sessions.open(request.process, stream)
-        logger.info("actor %s, run %s: connected, step %d is next", actor.name, request.run, following)
+        logger.info("actor %s, run %s at %s: connected, step %d is next", actor.name, request.run, peer, following)
         return messages.HelloReply(session=session.token, next=following, log=self._log.id)
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[messages.Acknowledgement]:
@@ -99,14 +120,15 @@ class Service:
                     for step in frames:
                         self._schema.check(step.payload)
                 except (FrameError, TransportError) as error:
-                    _refuse(context, grpc.StatusCode.DATA_LOSS, f"{session.stream.actor}: {error}")
+                    self._refuse(context, grpc.StatusCode.DATA_LOSS, f"{session.stream.actor}: {error}")
                 self._wait_for_room(session, context, len(frames))
+                self._caller(context, "Push", session.stream.actor)  # it may have been revoked
                 try:
                     yield messages.Acknowledgement(next=self._log.append(session.stream, frames))
                 except OrderError as error:
-                    _refuse(context, grpc.StatusCode.OUT_OF_RANGE, str(error))
+                    self._refuse(context, grpc.StatusCode.OUT_OF_RANGE, str(error))
                 except TransportError as error:
-                    _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+                    self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         finally:
             self._sessions.leave(session, "Push", context)
 
@@ -121,6 +143,7 @@ class Service:
                 version = self._weights.newer(since, _LOOK_S)
                 if version is None:
                     continue
+                self._caller(context, "PullWeights", session.stream.actor)
                 start = offset if version.number == partial and offset < version.size else 0
                 try:
                     with open(version.path, "rb") as file:
@@ -149,7 +172,7 @@ class Service:
             question = self.questions.put(session.stream, request.question)
         except TransportError as error:
             self._sessions.leave(session, "Act", context)
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{session.stream.actor}: {error}")
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{session.stream.actor}: {error}")
         try:
             _sleep(session.questions.take(1), context.is_active)
             answer = question.wait(lambda: context.is_active() and not self._is_closing)
@@ -157,11 +180,12 @@ class Service:
             self.questions.forget(question)
             self._sessions.leave(session, "Act", context)
         if answer is None:
-            _refuse(context, grpc.StatusCode.UNAVAILABLE, f"{session.stream.actor}: nobody waits for this answer")
+            self._refuse(context, grpc.StatusCode.UNAVAILABLE, f"{session.stream.actor}: nobody waits for this answer")
         return messages.ActReply(actions=answer)
 
     def status(self, _: bytes, context: grpc.ServicerContext) -> messages.StatusReply:
         """Say what is here."""
+        self._locate(context.peer())
         self._caller(context, "Status", "viewer")
         connected, newest = self._sessions.connected(), self._weights.newest
         streams = [
@@ -175,11 +199,11 @@ class Service:
         """Return the message in these bytes, or end the call."""
         if len(data) > self._limits.message_bytes:
             text = f"a {kind.__name__} of {len(data)} bytes is larger than transport.limits.message_bytes"
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         try:
             return kind.FromString(data)
         except DecodeError:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"these {len(data)} bytes are no {kind.__name__}")
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"these {len(data)} bytes are no {kind.__name__}")
 
     def _check_schema(self, text: str, actor: str, context: grpc.ServicerContext) -> None:
         if text == self._schema.text:
@@ -187,32 +211,30 @@ class Service:
         try:
             difference = self._schema.difference(text)
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor}: {error}")
-        _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{actor}: the steps differ: {difference}")
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor}: {error}")
+        self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{actor}: the steps differ: {difference}")
 
     def _caller(self, context: grpc.ServicerContext, call: str, claimed: str) -> Identity:
-        """Return who calls: by certificate or, on this machine alone, by its own word."""
-        if not self._is_secured:
-            return Identity(claimed, "actor")
+        """Return who calls, or end the call."""
         try:
-            identity = identity_of(context.auth_context().get("x509_subject_alternative_name", ()))
-            check_role(identity, call)
+            return self._callers.identify(context, call, claimed)
+        except Unproven as error:
+            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        return identity
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
 
     def _enter(self, context: grpc.ServicerContext, call: str) -> Session:
         try:
             session = self._sessions.find(str(dict(context.invocation_metadata()).get(SESSION_KEY, "")))
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         actor = self._caller(context, call, session.stream.actor)
         if actor.name != session.stream.actor:
-            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{actor.name} uses a session of another actor")
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{actor.name} uses a session of another actor")
         try:
             self._sessions.enter(session, call, context)
         except TransportError as error:
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         return session
 
     def _wait_for_room(self, session: Session, context: grpc.ServicerContext, count: int) -> None:
@@ -220,17 +242,14 @@ class Service:
         _sleep(session.steps.take(count), lambda: context.is_active() and not self._is_closing)
         while not self._log.has_room(_LOOK_S):
             if self._is_closing or not context.is_active():
-                _refuse(context, grpc.StatusCode.UNAVAILABLE, "the learner is closing")
+                self._refuse(context, grpc.StatusCode.UNAVAILABLE, "the learner is closing")
         if not self._sessions.is_current(session):
-            _refuse(context, grpc.StatusCode.ABORTED, f"another process speaks for {session.stream.actor} now")
+            self._refuse(context, grpc.StatusCode.ABORTED, f"another process speaks for {session.stream.actor} now")
 
-
-def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a call with one line, and log it; parts of the line may be a peer's words."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text[:1000])
-    logger.warning("refused: %s", line)
-    context.abort(code, line)
-    raise AssertionError("abort raises")
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
+        """End a call with one line, and log it."""
+        context.abort(code, self._refusals.add(self._locate(context.peer()), text))
+        raise AssertionError("abort raises")
 
 
 def _sleep(seconds: float, is_wanted: Callable[[], bool]) -> None:

@@ -12,10 +12,12 @@ import re
 import secrets
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Literal
 
 from rl_lab.core import ConfigError
 from rl_lab.core.identity import Identity, is_loopback
+from rl_lab.core.revocations import Revocations
 
 Role = Literal["operator", "viewer"]
 COOKIE = "lab_operator"
@@ -72,6 +74,8 @@ class Access:
         token = listening.operator_token
         self.operator_token = secrets.token_urlsafe(24) if token == "generate" else token
         self._viewer_token, self._needs_identity = listening.viewer_token, listening.authority is not None
+        authority = listening.authority
+        self._revocations = None if authority is None else Revocations(Path(authority).parent)
         is_local = is_loopback(listening.host)
         if self._needs_identity and listening.certificate is None:
             raise ConfigError("listening.authority: certificates are shown by HTTPS, which needs listening.certificate")
@@ -115,6 +119,14 @@ class Access:
         if self._viewer_token is not None and hmac.compare_digest(given, self._viewer_token.encode()):
             return "viewer"
         return None
+
+    def check_serial(self, serial: str) -> None:
+        """Raise Denied for the serial number of a revoked certificate, and for all while their list is damaged."""
+        try:
+            if self._revocations is not None and int(serial, 16) in self._revocations:
+                raise Denied(403, "this certificate is revoked")
+        except ConfigError as error:
+            raise Denied(403, f"nobody is let in: {error}") from error
 
     def check_host(self, host: str | None) -> str:
         """Return the host a request was sent to; a name that somebody let point here (DNS rebinding) is denied."""

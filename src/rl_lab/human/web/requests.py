@@ -153,6 +153,8 @@ class PageHandler(BaseHTTPRequestHandler):
     def _identity(self) -> Identity | None:
         """Return who the certificate of a browser belongs to; None: it showed none, or was not asked to."""
         certificate = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        if certificate:
+            self.page.access.check_serial(str(certificate["serialNumber"]))
         names: Any = (certificate or {}).get("subjectAltName", ())
         return find_identity(value for kind, value in names if kind == "URI")
 
