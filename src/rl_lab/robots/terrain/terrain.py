@@ -135,15 +135,15 @@ class Terrain:
 
     def _add_boxes(self, spec: mujoco.MjSpec) -> None:
         bottom = float(self.heights.min()) - BASE
-        for number, (x0, x1, y0, y1, top) in enumerate(self.blocks):
+        for index, (x0, x1, y0, y1, top) in enumerate(self.blocks):
             centre = [
                 (x0 + x1) / 2 * self.resolution - self.half_size[0],
                 (y0 + y1) / 2 * self.resolution - self.half_size[1],
             ]
             sides = [(x1 - x0) / 2 * self.resolution, (y1 - y0) / 2 * self.resolution]
-            shade = 0.35 + 0.05 * (number % 4)
+            shade = 0.35 + 0.05 * (index % 4)
             spec.worldbody.add_geom(
-                name=f"terrain{number}",
+                name=f"terrain{index}",
                 type=mujoco.mjtGeom.mjGEOM_BOX,
                 pos=[*centre, (top + bottom) / 2],
                 size=[*sides, (top - bottom) / 2],
