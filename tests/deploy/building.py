@@ -14,6 +14,7 @@ LONG = (
     *("ppo_cartpole_transformer", "ppo_identity_multidiscrete", "sac_pendulum_flow", "rainbow_cartpole"),
     *("diffusion_two_roads", "flow_pusht", "diffusion_transformer_pusht"),
 )
+GENERATIVE = ("diffusion_two_roads", "flow_pusht", "diffusion_transformer_pusht", "sft_insertion", "sac_pi0_insertion")
 EVERY = {  # experiment -> inputs of the function
     "ppo_pendulum": "observation",
     "ppo_memory_lstm": "observation state.0 state.1 is_first",
@@ -50,6 +51,11 @@ def build(experiment, *overrides, scale=0.3):
             weight.add_(scale * torch.randn(weight.shape, generator=generator))
     parts.workflow.requires_grad_(False).eval()
     return parts.workflow, parts.context.spec, env
+
+
+def moved_by(experiment):
+    """Return how far to move weights so that a float32 tells the answers apart: many steps in a row amplify rounding."""
+    return 0.01 if experiment in GENERATIVE else 0.05
 
 
 def captured(experiment, **options):

@@ -17,7 +17,7 @@ from rl_lab.deploy.formats import FILES, installed_formats, load_format, one_by_
 from rl_lab.deploy.function import PolicyFunction
 from rl_lab.deploy.parity import Calls, compare
 from rl_lab.workflows.planet import PlaNet
-from tests.deploy.building import EVERY, LONG, captured, parity
+from tests.deploy.building import EVERY, LONG, captured, moved_by, parity
 
 
 @pytest.mark.parametrize("experiment", EVERY)
@@ -87,7 +87,7 @@ def test_no_workflow_is_forgotten():
 @pytest.mark.learning
 @pytest.mark.parametrize("experiment", [*EVERY, *LONG])
 def test_all_formats_of_every_workflow_on_a_thousand_calls(experiment, tmp_path):
-    policy, env = captured(experiment, scale=0.05)  # far from what a float32 cannot tell apart
+    policy, env = captured(experiment, scale=moved_by(experiment))
     for name in installed_formats():
         found, _ = parity(policy, env, tmp_path / FILES[name], load_format(name), count=1000)
         assert found.is_good, (name, found)
