@@ -54,7 +54,7 @@ def build(experiment, *overrides, scale=0.3):
 
 
 def moved_by(experiment):
-    """Return how far to move weights so that a float32 tells the answers apart: many steps in a row amplify rounding."""
+    """Return how far to move weights so that float32 tells the answers apart: many steps in a row amplify rounding."""
     return 0.01 if experiment in GENERATIVE else 0.05
 
 
