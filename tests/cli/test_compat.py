@@ -74,6 +74,10 @@ def test_what_cannot_be_read_is_one_line(line, message, lab, fails):
             "lab play mine --checkpoint best --root logs --testers all --test-length 50",
         ),
         (
+            "export_policy.py --exp_name sa01_rough_ppo --checkpoint 100",
+            "lab export biped_sa01_rough_ppo --checkpoint cycle:100",
+        ),
+        (
             "softlearning run_example_local examples.development --domain Pendulum --task v0 --algorithm SQL "
             "--video-save-frequency 5 --checkpoint-frequency 0 --num-samples 3 --run-eagerly true",
             "lab train +experiment=sql_pendulum training.checkpoint_frequency=null training.video_frequency=5000 "

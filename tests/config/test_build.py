@@ -156,6 +156,16 @@ def test_sinks_as_asked_for(composed, targets, run):
         names("logging.wandb=true")
 
 
+def test_a_run_whose_steps_differ_in_their_last_bits_says_so(composed, targets, run):
+    parts = assemble(composed(), targets)
+    object.__setattr__(parts.env.spec, "exact_steps", False)
+    record_start(run, parts, None)
+    assert run.read_manifest()["exact_resume"] == "state"
+    object.__setattr__(parts.env.spec, "exact_resume", False)
+    record_start(run, parts, None)
+    assert run.read_manifest()["exact_resume"] is False
+
+
 def test_what_a_run_records(composed, targets, run):
     record_start(run, assemble(composed(), targets), None)
     assert "in_features: 4" in run.read_config()

@@ -10,6 +10,33 @@ from rl_lab.deploy.capture import capture
 from rl_lab.deploy.function import PolicyFunction
 from rl_lab.deploy.parity import compare, record
 
+LONG = (
+    *("ppo_cartpole_transformer", "ppo_identity_multidiscrete", "sac_pendulum_flow", "rainbow_cartpole"),
+    *("diffusion_two_roads", "flow_pusht", "diffusion_transformer_pusht"),
+)
+GENERATIVE = ("diffusion_two_roads", "flow_pusht", "diffusion_transformer_pusht", "sft_insertion", "sac_pi0_insertion")
+EVERY = {  # experiment -> inputs of the function
+    "ppo_pendulum": "observation",
+    "ppo_memory_lstm": "observation state.0 state.1 is_first",
+    "sac_pendulum": "observation",
+    "td3_reach_her": "observation.observation observation.achieved_goal observation.desired_goal",
+    "dqn_minatar_breakout": "observation",
+    "sql_pendulum": "observation noise.0",
+    "dreamer_mixed_actions": "observation state.deter state.stoch state.action is_first noise.0 noise.1 noise.2",
+    "tdmpc2_pendulum_tensor": "observation",
+    "world_models_cartpole": "observation state.hidden state.cell state.latent state.action is_first",
+    "bc_pusht": "observation.agent_pos observation.environment_state state.observations.agent_pos "
+    "state.observations.environment_state state.queue state.left is_first",
+    "biped_pm01_flat_ppo": "observation.actor",
+    "ppo_amp_circle": "observation.observation observation.achieved_goal observation.desired_goal",
+    "rlpd_insertion": "observation",
+    "sft_insertion": "observation state.observations state.queue state.left is_first noise.0 noise.1",
+    "sac_pi0_insertion": "observation state.observations state.queue state.left is_first noise.0",
+    "random_cartpole": "noise.0",
+    "reward_classifier_insertion": "noise.0",
+    "hiors_insertion": "observation state.observations state.queue state.left is_first noise.0 noise.1",
+}
+
 
 def build(experiment, *overrides, scale=0.3):
     """Return workflow, spec and an environment of one copy; all weights are moved, for heads that begin at zero."""
@@ -24,6 +51,11 @@ def build(experiment, *overrides, scale=0.3):
             weight.add_(scale * torch.randn(weight.shape, generator=generator))
     parts.workflow.requires_grad_(False).eval()
     return parts.workflow, parts.context.spec, env
+
+
+def moved_by(experiment):
+    """Return how far to move weights so that float32 tells the answers apart: many steps in a row amplify rounding."""
+    return 0.01 if experiment in GENERATIVE else 0.05
 
 
 def captured(experiment, **options):

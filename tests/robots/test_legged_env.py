@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl_lab.core import ConfigError, EnvironmentFault, tree_leaves
+from rl_lab.robots.sim.cpu import CpuSim
 from rl_lab.tracking.state_codec import decode, encode
 from tests.robots.tasks import task
 
@@ -270,12 +271,67 @@ def test_describe_tells_where_heights_are_scanned():
         ({"commands": {"smallest": 0.1}}, r"environment.commands.smallest: must be two numbers"),
         ({"commands": {"gait": {"cycle_s": 0}}}, r"environment.commands.gait.cycle_s: must be above 0"),
         ({"commands": {"curriculum": {"start": 2.0}}}, r"curriculum.start: is a share between 0 and 1"),
+        ({"commands": {"gait": {"offsets": 0.5}}}, r"gait.offsets: must be a list of numbers, not 0.5"),
+        ({"commands": {"gait": {"offsets": [0, 0, "x", 0]}}}, r"gait.offsets: must be a number, not 'x'"),
+        (
+            {"simulation": {"actuator_delay": 0.012}},
+            r"actuator_delay: 0.012 s is no multiple of the timestep of 0.005 s",
+        ),
+        ({"simulation": {"actuator_delay": -0.005}}, r"simulation.actuator_delay: must be 0 or above, got -0.005"),
+        ({"simulation": {"iterations": 0}}, r"simulation.iterations: must be a whole number from 1, got 0"),
+        ({"simulation": {"ls_iterations": 1.5}}, r"simulation.ls_iterations: must be a whole number from 1, got 1.5"),
+        (
+            {"events": {"action_lag": {"mode": "reset", "params": {"range": [-0.01, 0.02]}}}},
+            r"environment.events.action_lag.params.range: must be 0 or above, got -0.01",
+        ),
+        ({"terrain": {"scan": {"spacing": 0}}}, r"environment.terrain.scan.spacing: must be above 0, got 0"),
+        ({"terrain": {"scan": {"width": -1}}}, r"environment.terrain.scan.width: must be 0 or above, got -1"),
+        (
+            {"terrain": {"first_levels": "x"}},
+            r"environment.terrain.first_levels: must be a whole number from 1, got 'x'",
+        ),
+        ({"terrain": {"border": -1}}, r"terrain.border: must be 0 or above, got -1"),
+        ({"terrain": {"difficulty": "hard"}}, r"terrain.difficulty: must be a list of numbers, not 'hard'"),
+        ({"terrain": {"difficulty": [0.1]}}, r"terrain.difficulty: must be two numbers in \[0, 1\]"),
+        ({"terrain": {"tiles": ["flat"]}}, r"terrain.tiles: must be a dict of kinds and their shares"),
+        ({"terrain": {"tiles": {"flat": "x"}}}, r"terrain.tiles.flat: must be a number, not 'x'"),
+        ({"terrain": {"num_levels": 2.5}}, r"terrain.num_levels: must be a whole number from 1, got 2.5"),
+        ({"observations": {"actor": {"history": "x"}}}, r"observations.actor.history: must be a whole number from 1"),
+        (
+            {"observations": {"actor": {"terms": {"actions": {"history": 2.5}}}}},
+            r"observations.actor.terms.actions.history: must be a whole number from 1, got 2.5",
+        ),
+        (
+            {"observations": {"critic": {"terms": {"height_scan": {}}}}},
+            r"environment.terrain.scan: height_scan needs it, such as",
+        ),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(changes, message):
     with pytest.raises(ConfigError, match=message) as error:
         task(**changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "term", "message"),
+    [
+        ("rewards", "feet_distance", "rewards.terms.feet_distance: needs 2 or more feet, this robot has 0"),
+        ("rewards", "air_time_variance", "rewards.terms.air_time_variance: needs 2 or more feet, this robot has 0"),
+        ("rewards", "feet_contact_number", "rewards.terms.feet_contact_number: needs 1 or more feet, this robot has 0"),
+        ("observations", "foot_height", "actor.terms.foot_height: robot and ground have nothing for foot_height"),
+    ],
+)
+def test_a_ball_has_no_feet(part, term, message):
+    terms = {"terms": {term: {}}}
+    with pytest.raises(ConfigError, match=message):
+        task("legged_rotunbot", **{part: {"actor": terms} if part == "observations" else terms})
+
+
+def test_an_environment_tells_whether_its_steps_repeat(monkeypatch):
+    assert task().spec.exact_steps
+    monkeypatch.setattr(CpuSim, "deterministic", False)
+    assert not task().spec.exact_steps
 
 
 def test_a_term_of_your_own_is_named_by_its_module():

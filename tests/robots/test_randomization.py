@@ -198,6 +198,14 @@ def test_pushes_come_at_their_intervals_and_add_to_the_velocity():
     torch.testing.assert_close(env.world.push[:, 0], torch.full((4,), 0.5))
 
 
+def test_a_push_at_a_reset_is_felt_and_told():
+    env = env_with(4, push={"mode": "reset", "params": {"linear": [0.5, 0.5]}})
+    assert torch.equal(env.world.push[:, 0], torch.full((4,), 0.5))
+    assert torch.equal(env.world.sim.read("qvel")[:, 0], torch.full((4,), 0.5))
+    seen_push = seen(env, env.step(torch.zeros(4, 12)), "critic", "push")
+    assert torch.equal(seen_push[:, 0], torch.full((4,), 0.5))
+
+
 def test_events_of_worlds_that_did_not_end_stay_as_they_were():
     env = env_with(8, friction={"mode": "reset", "params": {"range": [0.3, 1.2]}}, motor_offset={"mode": "reset"})
     friction, offset = env.world.sim.read_model("geom_friction").clone(), env.world.joint_offset.clone()

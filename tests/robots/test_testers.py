@@ -80,3 +80,17 @@ def test_falls_are_counted():
     row = run_tester(env, standing, "zero", steps=5)
     assert row["falls"] == 20
     assert row["falls_per_minute"] == pytest.approx(20 / (20 * 0.02 / 60))
+
+
+def test_a_time_out_is_followed_by_another_second_to_settle():
+    env = calm(episode_s=1.5)  # 75 steps
+    row = run_tester(env, standing, "forward", steps=150)
+    env.commands.fixed = commands_of(env, "forward")
+    env.reset(0)
+    errors = []
+    for step in range(150):
+        env.step(torch.zeros(4, 12))
+        if step % 75 >= 50:
+            errors.append((env.last_state.command - env.last_state.lin_vel)[:, :2].double().square().sum(-1))
+    assert row["velocity_rms"] == pytest.approx(float(torch.cat(errors).mean().sqrt()), rel=1e-4)
+    assert row["falls"] == 0

@@ -19,7 +19,7 @@ def evaluate(
     context: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run directory; none: the newest.", show_default=False)] = None,
     episodes: Annotated[int | None, typer.Option("--episodes", min=1, help="Episodes (as trained).")] = None,
-    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best or a path.")] = "latest",
+    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best, cycle:N or a path.")] = "latest",
     explore: Annotated[bool, typer.Option("--explore", help="Sample actions as in training.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Other episodes than those of the run.")] = None,
     run_code: RunCode = False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def export(
     context: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run directory; none: the newest.", show_default=False)] = None,
-    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best or a path.")] = "latest",
+    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best, cycle:N or a path.")] = "latest",
     formats: Annotated[
         list[str] | None,
         typer.Option("--format", help="torchscript, onnx or mnn, several times (those installed).", show_default=False),

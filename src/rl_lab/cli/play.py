@@ -41,7 +41,7 @@ HEADINGS = {
 def play(
     context: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run directory; none: the newest.", show_default=False)] = None,
-    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best or a path.")] = "latest",
+    checkpoint: Annotated[str, typer.Option("--checkpoint", help="latest, best, cycle:N or a path.")] = "latest",
     video: Annotated[bool, typer.Option("--video", help="Film it, under media/ (of testers: test/).")] = False,
     record_length: Annotated[int, typer.Option("--record-length", min=1, help="Steps of the film.")] = 200,
     fps: Annotated[

@@ -53,6 +53,8 @@ def _obstacle(job: Job, num_checkpoints: int) -> str | None:
         return "its steps come from actors"
     if not restores_exactly(job.parts):
         return f"environment {job.parts.env.spec.id!r} cannot be restored exactly"
+    if not job.parts.env.spec.exact_steps:
+        return f"steps of environment {job.parts.env.spec.id!r} differ in their last bits"
     return None if num_checkpoints > 1 else "there is no checkpoint before the last"
 
 

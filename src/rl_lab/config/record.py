@@ -8,7 +8,7 @@ from pathlib import Path
 from rl_lab.config.allow_list import ALLOWED, AllowList
 from rl_lab.config.build import Parts
 from rl_lab.config.freeze import config_hash
-from rl_lab.config.resume import Start, config_files, restores_exactly
+from rl_lab.config.resume import Start, config_files, exactness
 from rl_lab.core.errors import RunDirectoryError
 from rl_lab.tracking.code_snapshot import write_code_snapshot
 from rl_lab.tracking.manifest import build_manifest
@@ -33,7 +33,7 @@ def _manifest(parts: Parts, start: Start | None) -> dict[str, object]:
     return build_manifest(
         seed=parts.config["experiment"]["seed"],
         device=str(parts.context.device),
-        exact_resume=restores_exactly(parts),
+        exact_resume=exactness(parts),
         updates=parts.static.execution,
         parent=None if start is None else str(start.checkpoint or start.source.path),
     )

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -184,6 +184,12 @@ def _had_checkpoints(run: RunDirectory, wanted: Start | None) -> bool:
 def restores_exactly(parts: Parts) -> bool:
     """Return whether what the run collects in comes back as it was; what actors have sent is in a log."""
     return parts.env.spec.exact_resume or parts.config["transport"]["kind"] in ("host", "network")
+
+
+def exactness(parts: Parts) -> bool | Literal["state"]:
+    """Return whether a resume is exact: to the bit, not at all, or the state alone, from where steps differ."""
+    is_restored = restores_exactly(parts)
+    return "state" if is_restored and not parts.env.spec.exact_steps else is_restored
 
 
 def _reject_older(start: Start) -> None:

@@ -94,6 +94,7 @@ class EnvSpec:
     action: Space  # a dict of leaves: every action is a dict of tensors
     max_episode_steps: int | None = None
     exact_resume: bool = True  # False: the state of a running episode cannot be restored
+    exact_steps: bool = True  # False: the same actions in the same state may lead elsewhere in the last bits
     action_repeat: int = 1  # frames per env step
     steps_per_second: float | None = None  # env steps per second of the task's own time, as far as it tells
     mirror: Mirror | None = None  # of a task that is left-right symmetric

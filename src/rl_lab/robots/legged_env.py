@@ -103,6 +103,7 @@ class LeggedEnv(VectorEnv):
             Box((len(self.robot.joints),), low=-self.action_clip, high=self.action_clip),
             max_episode_steps=self._limit,
             steps_per_second=1.0 / self.world.facts.dt,
+            exact_steps=self.world.sim.deterministic,
             mirror=mirror,
             no_mirror=no_mirror,
         )

@@ -73,8 +73,8 @@ def run_tester(
                 look()
             command = env.commands.value.clone()
             step = env.step(policy(obs, is_first))
-            record.add(env.last_state, command, step.rewards, step.terminated)
             obs, is_first = step.observations, step.terminated | step.truncated
+            record.add(env.last_state, command, step.rewards, step.terminated, is_first)
     finally:
         env.commands.fixed = None
     if path is not None:
@@ -114,7 +114,7 @@ class _Record:
     def __init__(self, env: LeggedEnv) -> None:
         self._settle = SETTLE_S / env.world.facts.dt
         self._dt = env.world.facts.dt
-        self._alive = torch.zeros(env.num_envs, device=env.device)  # steps since the last fall
+        self._alive = torch.zeros(env.num_envs, device=env.device)  # steps since the episode began
         self._sums = {
             name: torch.zeros((), dtype=torch.float64, device=env.device)
             for name in (
@@ -133,8 +133,8 @@ class _Record:
         self._distance = torch.zeros((), dtype=torch.float64, device=env.device)
         self._rows: list[Tensor] = []
 
-    def add(self, state: RobotState, command: Tensor, rewards: Tensor, terminated: Tensor) -> None:
-        """Take in one step of all worlds."""
+    def add(self, state: RobotState, command: Tensor, rewards: Tensor, terminated: Tensor, ended: Tensor) -> None:
+        """Take in one step of all worlds; where episodes `ended`, by a fall or by time, robots have to settle anew."""
         self._alive = self._alive + 1.0
         counted = (self._alive > self._settle).double()
         power = (state.torques * state.joint_vel).clamp_min(0.0).sum(-1)
@@ -155,7 +155,7 @@ class _Record:
         }
         self._sums = {name: total + new[name] for name, total in self._sums.items()}
         self._distance = self._distance + state.lin_vel[:, :2].norm(dim=-1).sum() * self._dt
-        self._alive = torch.where(terminated, 0.0, self._alive)
+        self._alive = torch.where(ended, 0.0, self._alive)
         measured = (
             state.lin_vel[0, :2],
             state.ang_vel[0, 2:],

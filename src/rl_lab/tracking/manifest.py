@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,7 +22,7 @@ def build_manifest(
     *,
     seed: int,
     device: str,
-    exact_resume: bool,
+    exact_resume: bool | Literal["state"],
     updates: str = "eager",
     argv: Sequence[str] | None = None,
     parent: str | None = None,

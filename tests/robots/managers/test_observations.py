@@ -139,7 +139,7 @@ def test_one_group_is_a_vector_and_several_are_a_dict():
         ({"command": {"scale": [1.0, 2.0]}}, r"command.scale: has 2 numbers, but the term has 3 columns"),
         ({"command": {"delay": [2, 1]}}, r"command.delay: the lower end 2 is above the upper end 1"),
         ({"command": {"delay": -1}}, r"a delay must be 0 or more"),
-        ({"command": {"history": 0}}, r"a history must be 1 or more"),
+        ({"command": {"history": 0}}, r"command.history: must be a whole number from 1, got 0"),
         ({"mass": {"function": "randomized", "params": {"event": "mass"}}}, r"unknown event 'mass' .choices: friction"),
         ({}, r"actor.terms: needs at least one term"),
     ],

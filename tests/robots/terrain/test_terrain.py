@@ -133,7 +133,7 @@ def test_bad_settings_are_one_line():
         Terrain({"stair": 1.0})
     with pytest.raises(ConfigError, match="shares must be 0 or more and not all 0"):
         Terrain({"flat": 0.0})
-    with pytest.raises(ConfigError, match="num_levels and num_columns must be 1 or more, got 0 and 20"):
+    with pytest.raises(ConfigError, match="terrain.num_levels: must be a whole number from 1, got 0"):
         Terrain(num_levels=0)
     with pytest.raises(ConfigError, match=r"unknown shape of terrain 'mesh' \(choices: boxes, field\)"):
         Terrain(shape="mesh")

@@ -118,8 +118,9 @@ def export(program: str, given: list[str]) -> Translation:
 
 def _of_a_run(command: str, read: Given, more: list[str]) -> Translation:
     read.no_others()
-    chosen = read.get("checkpoint", NEWEST)
-    checkpoint = [] if chosen in (None, NEWEST) else ["--checkpoint", str(chosen)]
+    chosen = str(read.get("checkpoint", NEWEST) or NEWEST)
+    named = f"cycle:{chosen}" if chosen.isdecimal() else chosen  # an iteration there is a cycle here
+    checkpoint = [] if chosen == NEWEST else ["--checkpoint", named]
     run = _run(read, _experiment(read))
     return Translation([command, run, *checkpoint, *read.translated, *more], read.notes)
 

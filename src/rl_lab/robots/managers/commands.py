@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError
-from rl_lab.robots.managers.terms import check_keys, columns, interval, number, positive, share
+from rl_lab.robots.managers.terms import check_keys, columns, interval, number, numbers, positive, share
 from rl_lab.robots.mdp.rotations import wrap, yaw_of
 from rl_lab.robots.mdp.state import Gait, RobotFacts, RobotState
 from rl_lab.robots.mdp.world import any_of
@@ -151,17 +151,18 @@ def read_gait(config: Mapping[str, Any], facts: RobotFacts) -> Gait:
     options = {**GAIT, **config}
     feet = len(facts.feet)
     offsets = options["offsets"] if options["offsets"] is not None else [i / max(feet, 1) for i in range(feet)]
+    offsets = numbers(f"{path}.offsets", offsets)
     if len(offsets) != feet:
         raise ConfigError(
             f"{path}.offsets: has {len(offsets)} numbers, but there are {feet} feet: {', '.join(facts.feet)}"
         )
     if not 0.0 < number(f"{path}.stance", options["stance"]) < 1.0:
         raise ConfigError(f"{path}.stance: must be between 0 and 1, got {options['stance']}")
-    legs = _read_legs(path, options["legs"], options["amplitudes"], facts)
-    amplitudes = [number(f"{path}.amplitudes", value) for value in options["amplitudes"]] if options["legs"] else []
+    amplitudes = numbers(f"{path}.amplitudes", options["amplitudes"]) if options["legs"] else []
+    legs = _read_legs(path, options["legs"], amplitudes, facts)
     return Gait(
         positive(f"{path}.cycle_s", options["cycle_s"]),
-        torch.tensor([float(value) for value in offsets], device=device),
+        torch.tensor(offsets, device=device),
         float(options["stance"]),
         legs,
         torch.tensor(amplitudes, device=device),

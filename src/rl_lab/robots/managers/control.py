@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core import ConfigError
-from rl_lab.robots.managers.terms import check_keys, positive
+from rl_lab.robots.managers.terms import check_keys, positive, whole
 from rl_lab.robots.mdp.state import RobotFacts
 from rl_lab.robots.models.layout import Layout
 from rl_lab.robots.models.robot import Robot
@@ -24,9 +23,7 @@ class ControlManager:
         path = "environment.control"
         check_keys(path, config, ("substeps", "action_clip", "joints"))
         self.robot = robot.with_joints(config.get("joints") or {})
-        self.substeps = config.get("substeps", 4)  # of physics per action
-        if isinstance(self.substeps, bool) or not isinstance(self.substeps, int) or self.substeps < 1:
-            raise ConfigError(f"{path}.substeps: must be a whole number from 1, got {self.substeps!r}")
+        self.substeps = whole(f"{path}.substeps", config.get("substeps", 4))  # of physics per action
         self.clip = positive(f"{path}.action_clip", config.get("action_clip", 10.0))
 
     def bind(self, facts: RobotFacts, layout: Layout) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core import ConfigError
-from rl_lab.robots.managers.terms import check_keys, number
+from rl_lab.robots.managers.terms import check_keys, not_negative, positive, whole
 from rl_lab.robots.terrain.terrain import Terrain
 
 TERRAIN_KEYS = (
@@ -36,9 +35,7 @@ class TerrainCurriculum:
         self.scan = _scan_points(f"{path}.scan", options["scan"], device)
         self.height = None if self.terrain is None else self.terrain.height
         self._moves, self._device = bool(options["curriculum"]), device
-        self._first = int(options["first_levels"])
-        if self._first < 1:
-            raise ConfigError(f"{path}.first_levels: must be 1 or more, got {self._first}")
+        self._first = whole(f"{path}.first_levels", options["first_levels"])
         self.levels = torch.zeros(num_envs, dtype=torch.int64, device=device)
         count = 1 if self.terrain is None else self.terrain.num_columns
         self._columns = torch.arange(num_envs, device=device) * count // num_envs
@@ -94,7 +91,8 @@ def _scan_points(path: str, config: Mapping[str, Any] | None, device: torch.devi
     if config is None:
         return torch.zeros(0, 2, device=device)
     check_keys(path, config, tuple(SCAN))
-    options = {key: number(f"{path}.{key}", config.get(key, default)) for key, default in SCAN.items()}
+    options = {key: not_negative(f"{path}.{key}", config.get(key, default)) for key, default in SCAN.items()}
+    positive(f"{path}.spacing", options["spacing"])
     counts = [round(options[side] / options["spacing"]) for side in ("length", "width")]
     x, y = ((torch.arange(count + 1, device=device) - count / 2.0) * options["spacing"] for count in counts)
     return torch.cartesian_prod(x, y)

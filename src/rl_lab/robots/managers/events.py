@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
-from rl_lab.robots.managers.terms import Function, Term, functions_of, interval, positive, read_terms
+from rl_lab.robots.managers.terms import Function, Term, functions_of, interval, not_negative, positive, read_terms
 from rl_lab.robots.mdp import events
 from rl_lab.robots.mdp.state import RobotFacts
 from rl_lab.robots.mdp.world import NEEDS, Needs, World, any_of
@@ -42,6 +42,8 @@ class EventManager:
                 low, high = interval(where, term.options["interval_s"])
                 positive(where, low)
                 self._every.append((low / facts.dt, high / facts.dt))
+            if term.function is events.action_lag and "range" in term.params:
+                not_negative(f"{path}.{term.name}.params.range", term.params["range"][0])
         self._left = torch.zeros(len(self._every), num_envs, device=facts.default_pos.device)  # control steps
 
     @property
@@ -66,8 +68,8 @@ class EventManager:
 
     def restart(self, world: World, mask: Tensor) -> None:
         """Run the reset events in the worlds of `mask`, and wind their timers."""
+        world.push = torch.where(mask.unsqueeze(-1), 0.0, world.push)  # of the last episode
         self._run("reset", world, mask)
-        world.push = torch.where(mask.unsqueeze(-1), 0.0, world.push)
         for index, (low, high) in enumerate(self._every):
             self._left[index] = torch.where(mask, world.uniform(low, high), self._left[index])
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import Box, ConfigError, Flip
-from rl_lab.robots.managers.terms import Term, check_keys, functions_of, interval, number, read_terms
+from rl_lab.robots.managers.terms import Term, check_keys, functions_of, interval, number, read_terms, whole
 from rl_lab.robots.mdp import observations
 from rl_lab.robots.mdp.state import RobotState
 
@@ -35,6 +35,11 @@ class ObservationGroup:
             raise ConfigError(f"{path}.terms: needs at least one term")
         self._generator, self._has_noise = generator, bool(config.get("noise", True))
         self.widths = [term(state).shape[-1] for term in self.terms]
+        for term, width in zip(self.terms, self.widths, strict=True):
+            if width == 0:
+                raise ConfigError(
+                    f"{path}.terms.{term.name}: robot and ground have nothing for {term.function.__name__}"
+                )
         self._device, self._num_envs = state.base_pos.device, len(state.base_pos)
         self._scale = self._columns(path, "scale")
         self._noise = self._columns(path, "noise")
@@ -43,10 +48,9 @@ class ObservationGroup:
         if min(low for low, _ in self.delays) < 0:
             raise ConfigError(f"{path}: a delay must be 0 or more control steps")
         longest = max(high for _, high in self.delays)
-        default = int(config.get("history", 1))
-        self.histories = [default if t.options["history"] is None else int(t.options["history"]) for t in self.terms]
-        if min(self.histories) < 1:
-            raise ConfigError(f"{path}: a history must be 1 or more control steps")
+        default = whole(f"{path}.history", config.get("history", 1))  # control steps
+        own = [(f"{path}.terms.{t.name}.history", t.options["history"]) for t in self.terms]
+        self.histories = [default if steps is None else whole(where, steps) for where, steps in own]
         num_past = math.floor(longest) + 2 if longest > 0 else 0
         width = sum(self.widths)
         self._past = self._zeros(num_past, width)  # newest first

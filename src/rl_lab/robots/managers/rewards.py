@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_lab.core import ConfigError, unknown_name
 from rl_lab.robots.managers.episode_means import EpisodeMeans
 from rl_lab.robots.managers.terms import check_keys, functions_of, number, read_terms
-from rl_lab.robots.mdp.rewards import MODULES
+from rl_lab.robots.mdp.rewards import MODULES, least_feet
 from rl_lab.robots.mdp.state import RobotFacts, RobotState
 
 KEYS = ("terms", "only_positive", "scale_by_dt")
@@ -36,6 +36,11 @@ class RewardManager:
         self.terms = read_terms(f"{path}.terms", config["terms"], functions_of(MODULES), facts, options=options)
         weights = [number(f"{path}.terms.{term.name}.weight", term.options["weight"]) for term in self.terms]
         self.terms = [term for term, weight in zip(self.terms, weights, strict=True) if weight != 0.0]
+        for term in self.terms:
+            if len(facts.feet) < (least := least_feet(term.function)):
+                raise ConfigError(
+                    f"{path}.terms.{term.name}: needs {least} or more feet, this robot has {len(facts.feet)}"
+                )
         if not self.terms:
             raise ConfigError(f"{path}.terms: needs at least one term with a weight")
         device = facts.default_pos.device

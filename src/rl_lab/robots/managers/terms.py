@@ -135,6 +135,27 @@ def number(path: str, value: Any) -> float:
     return float(value)
 
 
+def whole(path: str, value: Any, least: int = 1) -> int:
+    """Return a whole number of the config that must be `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{path}: must be a whole number from {least}, got {value!r}")
+    return value
+
+
+def not_negative(path: str, value: Any) -> float:
+    """Return a number of the config that must be 0 or above."""
+    if number(path, value) < 0.0:
+        raise ConfigError(f"{path}: must be 0 or above, got {value}")
+    return float(value)
+
+
+def numbers(path: str, value: Any) -> list[float]:
+    """Return a list of numbers of the config."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ConfigError(f"{path}: must be a list of numbers, not {value!r}")
+    return [number(path, each) for each in value]
+
+
 def positive(path: str, value: Any) -> float:
     """Return a number of the config that must be above 0."""
     if number(path, value) <= 0.0:

@@ -93,6 +93,10 @@ def gait_phase(state: RobotState) -> Tensor:
 
 def height_scan(state: RobotState, offset: float = 0.5) -> Tensor:
     """Base height less `offset` less the ground's height at every point of the scan, [N, P]."""
+    if state.heights.shape[-1] == 0:
+        raise ConfigError(
+            "environment.terrain.scan: height_scan needs it, such as {length: 1.6, width: 1.0, spacing: 0.1}"
+        )
     return state.base_pos[:, 2:3] - offset - state.heights
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import mujoco
 
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.robots.managers.terms import not_negative, positive, whole
 from rl_lab.robots.models.robot import Joint, Robot
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def compile_scene(
 
     `sensors` are those of EXTRA_SENSORS that something reads: they cost time.
     """
+    check_physics(physics or Physics())
     spec = parse(robot)
     set_options(spec, physics or Physics())
     for geom in spec.geoms:
@@ -88,6 +90,20 @@ def parse(robot: Robot) -> mujoco.MjSpec:
         if name not in sites:
             raise ConfigError(unknown_name(f"foot site of robot {robot.name!r}", name, sites))
     return spec
+
+
+def check_physics(physics: Physics) -> None:
+    """Raise ConfigError for a setting that cannot be simulated, or would be as another."""
+    path = "environment.simulation"
+    positive(f"{path}.timestep", physics.timestep)
+    positive(f"{path}.impratio", physics.impratio)
+    whole(f"{path}.iterations", physics.iterations)
+    whole(f"{path}.ls_iterations", physics.ls_iterations)
+    not_negative(f"{path}.max_actuator_delay", physics.max_actuator_delay)
+    steps = not_negative(f"{path}.actuator_delay", physics.actuator_delay) / physics.timestep
+    if abs(steps - round(steps)) > 1e-6:
+        delay, timestep = physics.actuator_delay, physics.timestep
+        raise ConfigError(f"{path}.actuator_delay: {delay:g} s is no multiple of the timestep of {timestep:g} s")
 
 
 def set_options(spec: mujoco.MjSpec, physics: Physics) -> None:

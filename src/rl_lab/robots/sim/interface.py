@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "xfrc_applied")  # what a caller may write
 BACKENDS = ("auto", "cpu", "warp")
+NOT_EXACT = (
+    "steps of mujoco_warp differ in their last bits: a resumed run goes on where it was and ends in other bits; "
+    "environment.simulation.deterministic=true makes it exact, and slower"
+)
 NO_GRAPHS = "CUDA graphs are off, which makes steps several times slower: warp has no memory pool on this device"
 
 
@@ -150,6 +154,6 @@ def make_sim(
     except ImportError as error:
         raise ConfigError(f"simulation backend 'warp' needs: pip install 'rl-lab[gpu-sim]' ({error})") from None
     sim = WarpSim(model, num_envs, device, randomized, deterministic, contacts, constraints, dump_dir)
-    if device.type == "cuda" and not sim.uses_graphs:
-        sim.notes = (NO_GRAPHS,)
+    slow = device.type == "cuda" and not sim.uses_graphs
+    sim.notes = (NOT_EXACT,) * (not deterministic) + (NO_GRAPHS,) * slow
     return sim

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.robots.managers.terms import not_negative, number, numbers, positive, whole
 from rl_lab.robots.terrain.boxes import Block, cover, terraced
 from rl_lab.robots.terrain.tiles import PLATFORM, TILES
 
@@ -50,8 +51,12 @@ class Terrain:
         seed: int = 0,
         shape: Literal["field", "boxes"] = "field",
     ) -> None:
-        shares = dict(tiles or MIXED)
+        shares = shares_of(MIXED if tiles is None else tiles)
         check_settings(shares, num_levels, num_columns, tile_size, resolution)
+        not_negative("terrain.border", border)
+        not_negative("terrain.friction", friction)
+        whole("terrain.seed", seed, least=0)
+        first, last = difficulty_of(difficulty)
         if shape not in ("field", "boxes"):
             raise ConfigError(unknown_name("shape of terrain", shape, ("field", "boxes")))
         self.num_levels, self.num_columns, self.tile_size, self.resolution = (
@@ -66,7 +71,7 @@ class Terrain:
         points = (num_levels * cells + 2 * edge + 1, num_columns * cells + 2 * edge + 1)
         check_memory(points)
         self.heights = np.zeros(points, np.float32)  # [X, Y] in m at the corners of cells; of boxes, all over the cell
-        levels = np.linspace(*difficulty, num_levels)
+        levels = np.linspace(first, last, num_levels)
         rng = np.random.default_rng(seed)
         for level in range(num_levels):
             for column, kind in enumerate(self.kinds):
@@ -130,15 +135,15 @@ class Terrain:
 
     def _add_boxes(self, spec: mujoco.MjSpec) -> None:
         bottom = float(self.heights.min()) - BASE
-        for number, (x0, x1, y0, y1, top) in enumerate(self.blocks):
+        for index, (x0, x1, y0, y1, top) in enumerate(self.blocks):
             centre = [
                 (x0 + x1) / 2 * self.resolution - self.half_size[0],
                 (y0 + y1) / 2 * self.resolution - self.half_size[1],
             ]
             sides = [(x1 - x0) / 2 * self.resolution, (y1 - y0) / 2 * self.resolution]
-            shade = 0.35 + 0.05 * (number % 4)
+            shade = 0.35 + 0.05 * (index % 4)
             spec.worldbody.add_geom(
-                name=f"terrain{number}",
+                name=f"terrain{index}",
                 type=mujoco.mjtGeom.mjGEOM_BOX,
                 pos=[*centre, (top + bottom) / 2],
                 size=[*sides, (top - bottom) / 2],
@@ -184,12 +189,31 @@ def check_settings(shares: Mapping[str, float], levels: int, columns: int, tile_
     for kind in shares:
         if kind not in TILES:
             raise ConfigError(unknown_name("kind of terrain tile", kind, TILES))
-    if min(shares.values()) < 0 or sum(shares.values()) <= 0:
+    if not shares or min(shares.values()) < 0 or sum(shares.values()) <= 0:
         raise ConfigError(f"terrain.tiles: shares must be 0 or more and not all 0, got {dict(shares)}")
-    if levels < 1 or columns < 1:
-        raise ConfigError(f"terrain: num_levels and num_columns must be 1 or more, got {levels} and {columns}")
+    whole("terrain.num_levels", levels)
+    whole("terrain.num_columns", columns)
+    positive("terrain.tile_size", tile_size)
+    positive("terrain.resolution", resolution)
     if not 0 < resolution <= tile_size / 8 or abs(tile_size / resolution - round(tile_size / resolution)) > 1e-6:
         raise ConfigError(f"terrain: tile_size {tile_size} must be a multiple of resolution {resolution}, at least 8")
+
+
+def shares_of(tiles: Any) -> dict[str, float]:
+    """Return the share of each kind of ground."""
+    if not isinstance(tiles, Mapping):
+        raise ConfigError(f"terrain.tiles: must be a dict of kinds and their shares, not {tiles!r}")
+    return {str(kind): number(f"terrain.tiles.{kind}", share) for kind, share in tiles.items()}
+
+
+def difficulty_of(ends: Any) -> tuple[float, float]:
+    """Return the difficulty of the first and of the last level, which may be the easier one."""
+    values = numbers("terrain.difficulty", ends)
+    if len(values) != 2 or not all(0.0 <= value <= 1.0 for value in values):
+        raise ConfigError(
+            f"terrain.difficulty: must be two numbers in [0, 1], of the first and last level, not {ends!r}"
+        )
+    return values[0], values[1]
 
 
 def check_memory(shape: tuple[int, int]) -> None:
