@@ -55,7 +55,10 @@ def hook(function: F) -> F: ...
 @overload
 def hook(*, batch: bool = True, group: str = "train", is_update: bool = True) -> Callable[[F], F]: ...
 def hook(function: Any = None, *, batch: bool = True, group: str = "train", is_update: bool = True) -> Any:
-    """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`."""
+    """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`.
+
+    It returns metrics or an `Update`; None says that nothing was done yet, and then nothing is counted.
+    """
 
     def mark(method: Any) -> Any:
         method.__hook__ = HookInfo(batch, group, is_update)

@@ -218,12 +218,12 @@ class WorldModels(Workflow):
         return {"memory_loss": loss.detach(), **terms, "memory_grad_norm": norm}
 
     @hook(group="controller")
-    def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
+    def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics | None:
         """Judge candidates, by what they have done in the environments or by dreams, and search on when all are."""
         if phase.type == "online":
             self._credit(batch["rewards"], batch["terminated"] | batch["truncated"], batch[TRIAL])
             if not bool(self.trials.is_complete):
-                return {}
+                return None  # the generation goes on
             name, returns = "return", self.trials.mean_returns()
         else:
             name, returns = "dream_return", self._dream(_rows(batch))
