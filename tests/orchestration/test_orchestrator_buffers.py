@@ -135,6 +135,23 @@ def test_an_update_with_nothing_to_do_yet_is_not_counted(tmp_path):
     assert (path / "updates.chain").stat().st_size == 2 * UPDATE.size
 
 
+class Frugal(Counter):
+    def num_rows(self, hook):
+        return {"update_policy": 3}[hook]
+
+
+class Asked(SlotBuffer):
+    def draw(self, num_rows=None):
+        return {"rewards": torch.full((num_rows, 1), float(num_rows))}
+
+
+def test_a_buffer_hears_how_many_rows_an_update_reads(tmp_path):
+    buffers = {"replay": Asked(needed=1)}
+    orchestrator = build(tmp_path / "run", phases=PHASES[:1], buffers=buffers, workflow=Frugal())
+    orchestrator.run()  # an update of none would raise
+    assert orchestrator.counters.updates == 4
+
+
 class Recording(ReplayBuffer):
     def __init__(self):
         super().__init__(1_000, batch_size=5, num_envs=NUM_ENVS)

@@ -324,6 +324,11 @@ def test_the_memory_reads_what_was_taken():
     assert torch.equal(taken["latent"], carry["latent"])
 
 
+def test_v_asks_for_as_many_rows_as_it_reads():
+    workflow = make_workflow()
+    assert [workflow.num_rows(name) for name in ("update_vae", "update_memory", "update_controller")] == [8, None, None]
+
+
 # Generations.
 
 

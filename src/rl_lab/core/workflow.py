@@ -127,6 +127,10 @@ class Workflow(nn.Module):
                     found[name] = vars(member)["__hook__"]
         return found
 
+    def num_rows(self, hook: str) -> int | None:
+        """Return how many single rows of its buffer an update reads; None: batches as the buffer makes them."""
+        return None
+
     def broadcast(self) -> dict[str, Tensor]:
         """Return the tensors that an actor built from the same config needs: all, unless most of them never change."""
         return dict(self.state_dict())

@@ -183,7 +183,7 @@ class Orchestrator:
             self._skip(action, phase)
             return
         with self.tracker.timer("update"):
-            batch = () if buffer is None else (buffer.sample(),)
+            batch = () if buffer is None else (buffer.draw(self.workflow.num_rows(action.hook)),)
             if self.attendant.passes_over():  # and the batch goes by unused
                 self.scheduler.advance(action, skipped=1)
                 self._write_due(action, phase)
