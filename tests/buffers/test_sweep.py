@@ -5,7 +5,7 @@ import torch
 
 from rl_lab.buffers.rollout import RolloutBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
-from rl_lab.core import LabError
+from rl_lab.core import Buffer, LabError
 
 
 def trajectory(first, steps, ends=()):
@@ -58,3 +58,26 @@ def test_the_next_draws_do_not_notice():
         buffer.add(trajectory(0, 11))
     list(ours.sweep())
     assert torch.equal(ours.sample()["indices"], other.sample()["indices"])
+
+
+def test_single_rows_are_drawn_where_these_are_enough():
+    """Inner rows are as likely as each other: as the number of sequences that they are in says."""
+    buffer = make_buffer()
+    buffer.add(trajectory(0, 11, ends=(4,)))
+    batch = buffer.draw(6_000)
+    assert batch["observations"].shape == (6_000, 1, 1)
+    values, counts = batch["observations"][batch["observations"] >= 1000.0].unique(return_counts=True)
+    assert values.tolist() == [*map(float, range(1000, 1011))]
+    expected = torch.tensor([1, 2, *[3] * 7, 2, 1]) / (3 * (9 + 10)) * 6_000  # 9 starts, 10 in the other lane
+    torch.testing.assert_close(counts.float(), expected, atol=60.0, rtol=0.0)
+    buffer.write_back({"latent": batch["observations"] * 2.0})
+    for batch in buffer.sweep():
+        assert torch.equal(batch["latent"], batch["observations"] * 2.0)
+
+
+def test_a_batch_is_drawn_where_nobody_asks_for_rows():
+    ours, other = make_buffer(), make_buffer()
+    for buffer in (ours, other):
+        buffer.add(trajectory(0, 11))
+    assert torch.equal(ours.draw()["indices"], other.sample()["indices"])
+    assert RolloutBuffer().draw.__func__ is Buffer.draw

@@ -23,6 +23,16 @@ PUSHT = ("+experiment=diffusion_pusht_small", "buffers.demonstrations.episodes=[
             "algorithm.prediction_horizon: 7 actions cannot be halved 1 times, as 2 levels of channels need",
         ),
         (
+            ("+experiment=diffusion_pusht_small", "algorithm.observation_horizon=400"),
+            "buffers.demonstrations: into.history=400 is longer than every episode of packaged/pusht: the shortest has "
+            "118 steps, the longest 161 (choose 161 or less)",
+        ),
+        (
+            ("+experiment=bc_pusht", "buffers.demonstrations.episodes=[7]", "algorithm.observation_horizon=400"),
+            "buffers.demonstrations: into.history=400 is longer than every episode of packaged/pusht: the shortest has "
+            "169 steps, the longest 169 (choose 169 or less)",
+        ),
+        (
             (*PUSHT, "buffers.demonstrations.action_high=256.0"),
             "packaged/pusht, episode 7: actions lie in [-0.390625, 1.71875], the environment takes "
             "[-1, 1]: give action_low and action_high of the dataset",

@@ -18,6 +18,7 @@ from tests.workflows.off_policy import networks, start
 
 KINDS = {"continuous": "continuous", "discrete": "discrete", "multi-discrete": "multi_discrete", "mixed": "mixed"}
 WORKFLOWS = ("PPO", "PPOAMP", "SAC", "RLPD", "TD3", "DQN", "SQL", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
+WORKFLOWS += ("BehaviorCloning", "DiffusionPolicy")
 PPO = [
     "+workflow=ppo",
     "+components@components.actor=mlp",
@@ -33,6 +34,10 @@ SETTINGS |= {("Dreamer", kind): ["+preset=dreamer_v3", "budget=tiny"] for kind i
 SETTINGS |= {("PlaNet", kind): ["+preset=planet", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("TDMPC", kind): ["+preset=tdmpc2", "budget=tiny"] for kind in KINDS}
 SETTINGS |= {("WorldModels", kind): ["+preset=world_models", "budget=tiny"] for kind in KINDS}
+SHOWN = "++training.phases=[{name: p, buffer: demonstrations, duration_steps: 1, hooks: [collect, update_policy]}]"
+SETTINGS |= {("BehaviorCloning", kind): ["+preset=bc", SHOWN] for kind in KINDS}
+CHUNKS = ["buffer@buffers.demonstrations=chunks", "algorithm.prediction_horizon=8"]
+SETTINGS |= {("DiffusionPolicy", kind): ["+preset=diffusion", *CHUNKS, SHOWN] for kind in KINDS}
 RUN = ("experiment.name=bad", "training.total_timesteps=1e5")
 
 
@@ -58,22 +63,22 @@ def refused(tmp_path, monkeypatch):
         (
             ("+preset=dqn", "+environment=pendulum", *RUN),
             "workflow: DQN does not take the continuous actions of 'Pendulum-v1' "
-            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, RLPD, SAC, SQL, TD3, TDMPC, WorldModels)",
+            "(fitting: BehaviorCloning, DiffusionPolicy, Dreamer, PPO, PPOAMP, PlaNet, RLPD, SAC, SQL, TD3, TDMPC, ",
         ),
         (
             ("+preset=td3", CARTPOLE, *RUN),
             "workflow: TD3 does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
+            "(fitting: BehaviorCloning, DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sql", CARTPOLE, *RUN),
             "workflow: SQL does not take the discrete actions of 'CartPole-v1' "
-            "(fitting: DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
+            "(fitting: BehaviorCloning, DQN, Dreamer, PPO, PPOAMP, PlaNet, SAC, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=identity", "environment.kind=multi_discrete", *RUN),
             "workflow: SAC does not take the multi-discrete actions of 'tensor/Identity-multi_discrete' "
-            "(fitting: Dreamer, PPO, PPOAMP, PlaNet, TDMPC, WorldModels)",
+            "(fitting: BehaviorCloning, Dreamer, PPO, PPOAMP, PlaNet, TDMPC, WorldModels)",
         ),
         (
             ("+preset=sac", "+environment=dm_control", "environment.name=dm_control/lqr-lqr_2_1", *RUN),
@@ -235,13 +240,11 @@ def test_every_workflow_is_known_to_this_test():
     folder = Path(__file__).parents[2] / "src" / "rl_lab" / "workflows"
     others = {
         "random_policy",
-        "behavior_cloning",
-        "diffusion_policy",
         "flow_sac",
         "hiors",
         "sft",
         "reward_classifier",
-    }  # they take every action, or learn from demonstrations
+    }  # they take every action, or are kin to the diffusion policy
     names = {path.stem.replace("_", "") for path in folder.glob("[a-z]*.py") if path.stem not in others}
     assert {name.lower() for name in WORKFLOWS} == names
     assert KINDS.keys() == FITTING.keys()

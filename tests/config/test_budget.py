@@ -1,6 +1,8 @@
+import pytest
 from omegaconf import OmegaConf
 
 from rl_lab.config.budget import apply_caps
+from rl_lab.config.resolvers import register_resolvers
 
 
 def capped(tree, caps):
@@ -23,11 +25,21 @@ def test_stars_match_keys_and_indices():
 
 
 def test_only_numbers_are_capped():
-    tree = {"a": "text", "b": True, "c": None, "d": "???", "e": "${_dims.x}", "f": "${g}", "g": 9.5}
-    result = capped(tree, dict.fromkeys("abcdefg", 0) | {"d.z": 1, "e.z": 1})
-    assert {key: result[key] for key in "abcde"} == {key: tree[key] for key in "abcde"}
+    tree = {"a": "text", "b": True, "c": None, "d": "???", "f": "${g}", "g": 9.5}
+    result = capped(tree, dict.fromkeys("abcdfg", 0) | {"d.z": 1})
+    assert {key: result[key] for key in "abcd"} == {key: tree[key] for key in "abcd"}
     assert (result["f"], result["g"]) == ("${g}", 0)  # f follows g, and g is low enough now
     assert capped({"f": "${g}", "g": 9}, {"f": 3})["f"] == 3
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1000, 7), (1, 5)])
+def test_what_waits_for_the_environment_is_lowered_when_it_is_known(steps, expected):
+    """Directly, or because it follows from what waits; what is not capped stays as it is computed."""
+    register_resolvers()
+    tree = {"a": "${mul:5,${_dims.steps}}", "b": "${a}", "c": "${add:${a},1}", "d": "${_dims.steps}"}
+    tree = capped(tree, {"a": 7, "b": 7, "c": 100})
+    found = OmegaConf.to_container(OmegaConf.create(tree | {"_dims": {"steps": steps}}), resolve=True)
+    assert [found[key] for key in "abcd"] == [expected, expected, expected + 1, steps]
 
 
 def test_tiny_makes_an_experiment_short(composed):

@@ -19,9 +19,11 @@ def run(tmp_path):
 
 
 def test_dims_of_each_kind_of_space():
-    assert dims(EnvSpec("x", Box((3, 4)), Discrete(5))) == {"observation": 12, "observation_shape": [3, 4], "action": 5}
+    of_boxes = {"observation": 12, "observation_shape": [3, 4], "action": 5, "episode_steps": 9}
+    assert dims(EnvSpec("x", Box((3, 4)), Discrete(5), max_episode_steps=9)) == of_boxes
     spec = EnvSpec("x", {"image": Box((3, 8, 8)), "state": Discrete(2)}, MultiDiscrete((2, 3)))
-    assert dims(spec) == {"observation": 194, "observation_shape": {"image": [3, 8, 8], "state": [2]}, "action": 5}
+    of_parts = {"observation": 194, "observation_shape": {"image": [3, 8, 8], "state": [2]}, "action": 5}
+    assert dims(spec) == of_parts | {"episode_steps": 0}  # no limit
 
 
 def test_parts_follow_the_config(composed, targets):

@@ -164,7 +164,7 @@ def test_who_does_not_imitate_may_watch_a_teacher(root, tmp_path):
         ),
         (
             ("bc_cartpole", "algorithm.prediction_horizon=600"),
-            "algorithm.prediction_horizon: 600 actions are longer than any episode of 'CartPole-v1' (500 steps)",
+            "algorithm.prediction_horizon: 600 steps are longer than any episode of 'CartPole-v1' (500 steps)",
         ),
     ],
 )

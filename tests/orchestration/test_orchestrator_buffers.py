@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from rl_lab.buffers.replay import ReplayBuffer
-from rl_lab.core import Buffer, Segment
+from rl_lab.core import Buffer, Segment, hook
 from rl_lab.environments.counting import ENV, EPISODE, STEP
 from rl_lab.orchestration.cadence import CheckpointCadence
 from rl_lab.tracking.fingerprint import fingerprint
+from rl_lab.tracking.hash_chain import UPDATE
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.orchestration.parts import Counter
 from tests.orchestration.test_orchestrator import NUM_ENVS, build, rows
@@ -113,6 +114,42 @@ def test_no_update_samples_before_the_buffer_is_ready(tmp_path):
     orchestrator = build(tmp_path / "run", phases=PHASES[:1], buffers={"replay": SlotBuffer()}, workflow=Counter())
     orchestrator.run()
     assert (orchestrator.counters.env_steps, orchestrator.counters.updates) == (24, 2)
+
+
+class Patient(Counter):
+    """Updates at every third call; at the others there is nothing to do yet."""
+
+    @hook
+    def update_policy(self, batch, *, phase):
+        metrics = super().update_policy(batch, phase=phase)
+        return metrics if len(self.calls) % 3 == 0 else None
+
+
+def test_an_update_with_nothing_to_do_yet_is_not_counted(tmp_path):
+    phases = [{"name": "p", "duration_updates": 2, "hooks": [{"collect": 2}, "update_policy"]}]
+    buffers, path = {"replay": SlotBuffer(needed=1)}, tmp_path / "run"
+    orchestrator = build(path, phases=phases, buffers=buffers, workflow=Patient())
+    orchestrator.run()
+    assert (orchestrator.counters.updates, orchestrator.counters.cycles) == (2, 6)
+    assert orchestrator.workflow.calls == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
+    assert (path / "updates.chain").stat().st_size == 2 * UPDATE.size
+
+
+class Frugal(Counter):
+    def num_rows(self, hook):
+        return {"update_policy": 3}[hook]
+
+
+class Asked(SlotBuffer):
+    def draw(self, num_rows=None):
+        return {"rewards": torch.full((num_rows, 1), float(num_rows))}
+
+
+def test_a_buffer_hears_how_many_rows_an_update_reads(tmp_path):
+    buffers = {"replay": Asked(needed=1)}
+    orchestrator = build(tmp_path / "run", phases=PHASES[:1], buffers=buffers, workflow=Frugal())
+    orchestrator.run()  # an update of none would raise
+    assert orchestrator.counters.updates == 4
 
 
 class Recording(ReplayBuffer):

@@ -400,7 +400,12 @@ def test_metrics_are_detached_scalars():
         (
             NUMBERS,
             {"prediction_horizon": 51},
-            r"^algorithm\.prediction_horizon: 51 actions are longer than any episode of 'numbers' \(50 steps\)$",
+            r"^algorithm\.prediction_horizon: 51 steps are longer than any episode of 'numbers' \(50 steps\)$",
+        ),
+        (
+            NUMBERS,
+            {"observation_horizon": 51},
+            r"^algorithm\.observation_horizon: 51 steps are longer than any episode of 'numbers' \(50 steps\)$",
         ),
         (EnvSpec("x", Box((3,)), Box((2,))), {}, "BehaviorCloning needs finite action bounds, those of 'x' are infini"),
         (Identity(1, masked=True).spec, {"prediction_horizon": 2}, "an action_mask is known for one step only"),

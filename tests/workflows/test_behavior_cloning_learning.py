@@ -96,8 +96,9 @@ def test_a_recorded_dataset_is_cloned(tmp_path):
             1.0,
             None,
             {"chunk_length": 11},
-            r"into\.chunk_length=11 is longer than every episode of .*demos \(the longest has 10",
+            r"into\.chunk_length=11 is longer than every episode of .*demos: the shortest has 10 steps, the longest",
         ),
+        (1.0, None, {"history": 11}, r"into\.history=11 is longer than every episode of .*\(choose 10 or less\)$"),
     ],
 )
 def test_a_dataset_that_does_not_fit_is_one_line(tmp_path, scale, spec, options, message):

@@ -359,6 +359,17 @@ def test_resume_is_exact_in_the_middle_of_a_chunk(tmp_path):
             ConfigError,
             r"^components.generator: needs an ActionGenerator \(choices: Diffusion, FlowMatching\)$",
         ),
+        (
+            {"spec": EnvSpec("short", Box((2,)), Box((1,), low=-1.0, high=1.0), max_episode_steps=3)},
+            ConfigError,
+            r"^algorithm\.prediction_horizon: 4 steps are longer than any episode of 'short' \(3 steps\)$",
+        ),
+        (
+            {"spec": EnvSpec("short", Box((2,)), Box((1,), low=-1.0, high=1.0), max_episode_steps=5)}
+            | {"observation_horizon": 6},
+            ConfigError,
+            r"^algorithm\.observation_horizon: 6 steps are longer than any episode of 'short' \(5 steps\)$",
+        ),
         ({"spec": PIXELS}, ConfigError, r"^components.encoder: the picture 'camera' of the environment needs one"),
     ],
 )

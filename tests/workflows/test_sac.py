@@ -294,7 +294,7 @@ def test_compiled_and_eager_updates_agree():
     [
         (
             EnvSpec("x", Box((3,)), MultiDiscrete((2, 2))),
-            r"SAC does not take the multi-discrete .*\(fitting: Dreamer, PPO, PPOAMP, PlaNet, TDMPC, WorldModels\)",
+            r"SAC does not take the multi-discrete .*\(fitting: BehaviorCloning, Dreamer, PPO, PPOAMP, ",
         ),
         (EnvSpec("x", Box((3,)), Box((2,))), "SAC needs finite action bounds"),
         (EnvSpec("x", Box((3,)), Box((0,), low=-1.0, high=1.0)), "have no dimension"),

@@ -19,6 +19,10 @@ from rl_lab.components.q_ensemble import QEnsemble
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.task_embedding import TaskEmbedding
 from rl_lab.components.world_actors import WorldActor
+from rl_lab.config.allow_list import AllowList
+from rl_lab.config.build import assemble
+from rl_lab.config.compose import compose
+from rl_lab.config.targets import Targets
 from rl_lab.core import (
     ACTION_MASK,
     Box,
@@ -600,6 +604,20 @@ def test_resume_is_exact_with_a_plan_on_its_way(overrides, stop_at, tmp_path):
     assert halves.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
     state = CheckpointStore(halves.checkpoints).load_newest().state
     assert bool(state["collector"]["carry"]["plan"].any())
+
+
+@pytest.mark.parametrize(
+    ("limit", "frames_per_step", "random_steps"), [(1_000, 2, 2_500), (1_000, 1, 5_000), (300, 2, 1_000)]
+)
+def test_random_steps_follow_from_the_length_of_episodes(limit, frames_per_step, random_steps):
+    """The larger of 1000 and 5 episodes, in decisions; then as many updates before the first plan."""
+    chosen = ["+preset=tdmpc2", "experiment.name=x", "+environment=gymnasium", "environment.name=Pendulum-v1"]
+    chosen += [f"environment.env_kwargs={{max_episode_steps: {limit}}}", "environment.num_envs=1"]
+    chosen += [f"environment.wrappers=[{{action_repeat: {frames_per_step}}}]"]
+    config = assemble(compose([*chosen, "training.total_timesteps=10_000"]), Targets(AllowList())).config
+    assert config["algorithm"]["random_steps"] == random_steps
+    durations = [phase.get("duration_steps", phase.get("duration_updates")) for phase in config["training"]["phases"]]
+    assert durations == [random_steps, random_steps, 10_000 - random_steps]
 
 
 @pytest.mark.learning

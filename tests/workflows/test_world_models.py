@@ -324,6 +324,11 @@ def test_the_memory_reads_what_was_taken():
     assert torch.equal(taken["latent"], carry["latent"])
 
 
+def test_v_asks_for_as_many_rows_as_it_reads():
+    workflow = make_workflow()
+    assert [workflow.num_rows(name) for name in ("update_vae", "update_memory", "update_controller")] == [8, None, None]
+
+
 # Generations.
 
 
@@ -359,7 +364,7 @@ def test_a_generation_ends_when_all_its_trials_have():
     expected = updated_search(start_search(torch.zeros(candidates.shape[1]).double(), 0.1), candidates, -worth)
     for _ in range(10):
         found.append(workflow.update_controller(env.rollout(2, worth), phase=TRYING))
-    assert [bool(metrics) for metrics in found] == [False] * 9 + [True]  # 20 steps: a round of three takes five
+    assert [metrics is None for metrics in found] == [True] * 9 + [False]  # 20 steps: a round of three takes five
     metrics = {name: float(number) for name, number in found[9].items()}
     returns = {"return": 2.75, "return_best": 7.0, "return_worst": -1.0}
     assert metrics == pytest.approx(returns | {"generation": 1.0, "sigma": float(expected.sigma)})
@@ -500,6 +505,16 @@ def test_resume_is_exact_in_every_phase(tmp_path):
     assert run.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
     names = {path.name.rsplit("_", 1)[0] for path in (run.media / "eval").glob("*.png")}
     assert names == {"open_loop_vector", "dream_vector"}
+
+
+def test_a_phase_lasts_as_many_generations_as_it_says(tmp_path):
+    """However many rollouts a generation takes: those that do not end it are no updates."""
+    phases = LISTED.replace("duration_steps:96,hooks:[{collect:4}", "duration_updates:2,hooks:[{collect:4}")
+    stretch = phases[: phases.index(",{name:dream")]
+    small = [*ALL[:2], "algorithm.population=2", f"training.phases=[{stretch}]"]
+    state = run_tiny(small, RunDirectory.create(tmp_path, "run", 1))
+    assert int(state["workflow"]["population.generation"]) == 2
+    assert state["counters"]["updates"] == 3 + 3 + 1 + 2  # vae, memory, encode, generations
 
 
 def has_part_of_a_generation(state):

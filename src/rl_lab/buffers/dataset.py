@@ -184,13 +184,18 @@ class DatasetBuffer(Buffer):
         capacity = min((taken.capacity for taken in inner.footprint()), default=rows)
         if capacity < rows and not isinstance(inner, EpisodeBuffer):  # which may refuse episodes
             raise ConfigError(f"into.capacity={capacity} is less than the {rows} rows of {self._reader.path}")
-        longest = max(self._reader.lengths[number] for number in self._numbers)
-        if isinstance(inner, EpisodeBuffer) and (inner.chunk_length or 1) > longest:
-            raise ConfigError(
-                f"into.chunk_length={inner.chunk_length} is longer than every episode of {self._reader.path} (the "
-                f"longest has {longest} steps)"
-            )
+        if isinstance(inner, EpisodeBuffer):
+            self._reject_horizons(chunk_length=inner.chunk_length, history=inner.history)
         return inner
+
+    def _reject_horizons(self, **horizons: int | None) -> None:
+        lengths = [self._reader.lengths[number] for number in self._numbers]
+        for key, length in horizons.items():
+            if (length or 1) > max(lengths):
+                raise ConfigError(
+                    f"into.{key}={length} is longer than every episode of {self._reader.path}: the shortest has "
+                    f"{min(lengths)} steps, the longest {max(lengths)} (choose {max(lengths)} or less)"
+                )
 
     def _filled(self) -> Buffer:
         """Return the inner buffer; the first call loads the episodes into it."""

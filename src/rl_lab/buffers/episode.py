@@ -69,8 +69,8 @@ class EpisodeBuffer(Buffer):
             raise ConfigError(
                 f"capacity={capacity} of an episode buffer is less than one episode: {limit} steps, {limit + 1} rows"
             )
-        self.capacity, self.batch_size, self.chunk_length = capacity, batch_size, chunk_length
-        self._chunk, self._history = chunk_length, history
+        self.capacity, self.batch_size = capacity, batch_size
+        self.chunk_length, self.history = chunk_length, history
         self._filter = EpisodeFilter(min_return, top_share, require_info)
         self._placement, self._spec = Placement(storage, device), spec
         self._home = self._placement.home
@@ -105,16 +105,16 @@ class EpisodeBuffer(Buffer):
         step = self._gone + (drawn * self.size).long()
         row = self._index[step % self.capacity]
         here = self._at(row)
-        ahead = (self._chunk or 1) * torch.ones_like(row)
+        ahead = (self.chunk_length or 1) * torch.ones_like(row)
         then = self._at(row + torch.minimum(ahead, here["left"]))
         batch = {**here, "next_observations": then["observations"], "indices": row % self.capacity}
         is_over = then["left"] == 0
         batch |= {"terminated": is_over & here["ends_terminated"], "truncated": is_over & ~here["ends_terminated"]}
         del batch["ends_terminated"], batch["left"]
-        if self._history is not None:
+        if self.history is not None:
             batch["observations"] = self._look_back(row, here["step"])
             batch["next_observations"] = self._look_back(row + torch.minimum(ahead, here["left"]), then["step"])
-        if self._chunk is not None:
+        if self.chunk_length is not None:
             batch |= self._look_ahead(row, here["left"])
         return self._placement.deliver(batch)
 
@@ -195,14 +195,14 @@ class EpisodeBuffer(Buffer):
 
     def _look_back(self, row: Tensor, step: Tensor) -> Tree:
         """Return the last observations of the same episode, oldest first, its first one repeated."""
-        assert self._history is not None
-        back = torch.arange(self._history - 1, -1, -1, device=self._home)
+        assert self.history is not None
+        back = torch.arange(self.history - 1, -1, -1, device=self._home)
         return self._at(row[:, None] - torch.minimum(back, step[:, None]))["observations"]
 
     def _look_ahead(self, row: Tensor, left: Tensor) -> dict[str, Tensor]:
         """Return the next actions and rewards of the same episode, and where it was over."""
-        assert self._chunk is not None
-        ahead = torch.arange(self._chunk, device=self._home)
+        assert self.chunk_length is not None
+        ahead = torch.arange(self.chunk_length, device=self._home)
         is_pad = ahead >= left[:, None]
         rows = self._at(row[:, None] + torch.minimum(ahead, left[:, None] - 1))
         rewards = rows["rewards"].masked_fill(is_pad, 0.0)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_lab.buffers.storage.arrivals import ArrivalStream
+from rl_lab.buffers.storage.arrivals import ArrivalStream, pieces
 from rl_lab.buffers.storage.layout import Layout, expected_row
 from rl_lab.buffers.storage.placement import Placement, Storage
 from rl_lab.buffers.storage.row_store import RowStore
@@ -102,9 +102,8 @@ class SequenceBuffer(Buffer):
 
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps; more than the ring holds leave only their end."""
-        for part in _pieces(
-            self._placement.fetch(trajectory), max(1, self._length // 2)
-        ):  # a step makes up to two rows
+        most = max(1, self._length // 2)  # a step makes up to two rows
+        for part in pieces(self._placement.fetch(trajectory), most):
             self._add(part)
 
     def is_ready(self) -> bool:
@@ -125,6 +124,16 @@ class SequenceBuffer(Buffer):
         numbers, lanes = rows[:, None] + self._offsets, lanes[:, None]
         self._drawn = (lanes, numbers, self._starts.totals)
         return self._gather(lanes, numbers)
+
+    def draw(self, num_rows: int | None = None) -> Batch:
+        """Return the next batch; or, where single rows are enough, as many as [num_rows, 1, ...], of sequences."""
+        if num_rows is None:
+            return self.sample()
+        self._reject_unready()
+        lanes, rows = self._starts.draw(num_rows, self._generator)
+        steps = torch.randint(self.sequence_length, rows.shape, generator=self._generator, device=self._home)
+        self._drawn = (lanes[:, None], (rows + steps)[:, None], self._starts.totals)
+        return self._gather(*self._drawn[:2])
 
     def peek(self, seed: int) -> Batch:
         """Return sequences that are drawn at random from this seed; what is new stays so."""
@@ -279,13 +288,6 @@ class SequenceBuffer(Buffer):
 
     def _is_held(self, lane: int, row: int) -> bool:
         return row >= int(self._starts.totals[lane]) - self._length
-
-
-def _pieces(trajectory: Trajectory, steps: int) -> list[Trajectory]:
-    count = trajectory["rewards"].shape[0]
-    if count <= steps:
-        return [trajectory]
-    return [tree_map(lambda x, i=i: x[i : i + steps], trajectory) for i in range(0, count, steps)]
 
 
 def _reject_short_episodes(spec: EnvSpec | None, sequence_length: int, cross_episodes: bool) -> None:

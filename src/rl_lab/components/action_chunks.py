@@ -54,6 +54,16 @@ def read_chunks(batch: Batch, spec: EnvSpec, *, history: int, chunk_length: int)
     return {key: batch[key] for key in CHUNK_KEYS}
 
 
+def reject_long_horizons(spec: EnvSpec, *, observations: int, actions: int) -> None:
+    """Raise when a chunk, or what it depends on, is longer than any episode."""
+    limit = spec.max_episode_steps
+    for key, count in (("observation", observations), ("prediction", actions)):
+        if limit is not None and count > limit:
+            raise ConfigError(
+                f"algorithm.{key}_horizon: {count} steps are longer than any episode of {spec.id!r} ({limit} steps)"
+            )
+
+
 class RecedingHorizon:
     """Does the first `num_actions` actions of a plan; where they are done, or an episode begins, it makes the next one.
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, flat_dim
 
+_ANY = ("BehaviorCloning", "Dreamer", "PlaNet", "TDMPC", "WorldModels")
 FITTING = {  # which workflows take which actions
-    "continuous": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "RLPD", "SAC", "SQL", "TD3", "TDMPC", "WorldModels"),
-    "discrete": ("DQN", "Dreamer", "PPO", "PPOAMP", "PlaNet", "SAC", "TDMPC", "WorldModels"),
-    "multi-discrete": ("Dreamer", "PPO", "PPOAMP", "PlaNet", "TDMPC", "WorldModels"),
-    "mixed": ("Dreamer", "PlaNet", "TDMPC", "WorldModels"),
+    "continuous": (*_ANY, "DiffusionPolicy", "PPO", "PPOAMP", "RLPD", "SAC", "SQL", "TD3"),
+    "discrete": (*_ANY, "DQN", "PPO", "PPOAMP", "SAC"),
+    "multi-discrete": (*_ANY, "PPO", "PPOAMP"),
+    "mixed": _ANY,
 }
 
 
@@ -58,7 +59,7 @@ class ActionScale:
 def reject_actions(spec: EnvSpec, workflow: str) -> NoReturn:
     """Raise because a workflow cannot act here, and name those that can."""
     kind = action_kind(spec)
-    fitting = ", ".join(FITTING[kind])
+    fitting = ", ".join(sorted(FITTING[kind]))
     raise ConfigError(f"workflow: {workflow} does not take the {kind} actions of {spec.id!r} (fitting: {fitting})")
 
 

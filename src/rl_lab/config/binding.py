@@ -57,13 +57,18 @@ def bind(
 
 
 def dims(spec: EnvSpec) -> dict[str, Any]:
-    """Return `_dims`: the sizes that YAML may ask for."""
+    """Return `_dims`: what YAML may ask for of the environment."""
     shapes = (
         {name: _shape(leaf) for name, leaf in spec.observation.items()}
         if isinstance(spec.observation, Mapping)
         else _shape(spec.observation)
     )
-    return {"observation": flat_dim(spec.observation), "observation_shape": shapes, "action": flat_dim(spec.action)}
+    return {
+        "observation": flat_dim(spec.observation),
+        "observation_shape": shapes,
+        "action": flat_dim(spec.action),
+        "episode_steps": spec.max_episode_steps or 0,  # no limit: 0
+    }
 
 
 def _shape(space: Box | Discrete | MultiDiscrete) -> list[int]:

@@ -8,19 +8,21 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from rl_lab.config.resolvers import DIMS
+
 
 def apply_caps(config: DictConfig) -> DictConfig:
     """Lower every number that a pattern of `budget.caps` matches to its cap; `*` stands for any key or index.
 
-    What is computed from other options comes second: it stays computed where those have been lowered enough.
+    What is computed from other options comes second: it stays computed where those have been lowered enough. What
+    waits for the environment's spec is lowered when it is known.
     """
     caps = OmegaConf.select(config, "budget.caps") or {}
     for is_computed in (False, True):
         for pattern, cap in caps.items():
             for parent, key in list(_matches(config, pattern.split("."))):
-                value = _number(parent, key) if OmegaConf.is_interpolation(parent, key) == is_computed else None
-                if value is not None and value > cap:
-                    parent[key] = cap
+                if OmegaConf.is_interpolation(parent, key) == is_computed:
+                    _lower(parent, key, cap)
     return config
 
 
@@ -44,12 +46,16 @@ def _keys(node: Any, part: str) -> list[Any]:
     return []
 
 
-def _number(parent: Any, key: Any) -> float | None:
-    """Return the value when it is a number by now; what waits for the environment's spec is not capped."""
+def _lower(parent: Any, key: Any, cap: Any) -> None:
+    """Put a cap in the place of a larger number."""
     if OmegaConf.is_missing(parent, key):
-        return None
+        return
     try:
         value = parent[key]
-    except InterpolationResolutionError:
-        return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except InterpolationResolutionError as error:
+        if f"'{DIMS}" in str(error):
+            computed = OmegaConf.to_container(parent, resolve=False)[key]  # type: ignore[index, call-overload]
+            parent[key] = f"${{min:{cap},{computed}}}"
+        return
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > cap:
+        parent[key] = cap

@@ -20,14 +20,12 @@ from rl_lab.config.budget import apply_caps
 from rl_lab.config.circles import circle_error
 from rl_lab.config.debugging import imply_debug
 from rl_lab.config.overrides import addable, parse_overrides, spelled_out, unknown_option
-from rl_lab.config.resolvers import register_resolvers
+from rl_lab.config.resolvers import DIMS, register_resolvers
 from rl_lab.config.schema import defaults
 from rl_lab.config.softlearning import translate as softlearning
 from rl_lab.config.targets import Pending
 from rl_lab.config.trees import ConfigDir, config_trees, group_files, group_names
 from rl_lab.core.errors import ConfigError, unknown_name
-
-DIMS = "_dims"
 
 
 def compose(overrides: Sequence[str] = (), config_dir: ConfigDir = None) -> DictConfig:

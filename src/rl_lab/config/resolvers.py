@@ -15,6 +15,8 @@ def _div(a: float, b: float) -> float:
     return int(quotient) if isinstance(a, int) and isinstance(b, int) and a % b == 0 else quotient
 
 
+DIMS = "_dims"  # block of the sizes that the environment's spec says
+
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "add": lambda *values: sum(values),
     "sub": lambda a, b: a - b,

@@ -11,7 +11,7 @@ from torch import nn
 
 from rl_lab.config.alerts import check_rules, reject_responses
 from rl_lab.config.schema import LabConfig
-from rl_lab.config.targets import Targets
+from rl_lab.config.targets import Pending, Targets
 from rl_lab.config.typed_values import coerce_model
 from rl_lab.core.buffer import Buffer
 from rl_lab.core.context import Named, WorkflowContext
@@ -36,7 +36,9 @@ def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     """Return the config with every value as its declaration asks for it, or raise a ConfigError of one line."""
     for block in FREE_BLOCKS:
         targets.allow_list.check_tree(tree.get(block), block)
-    config = coerce_model("", tree, LabConfig) | {block: tree.get(block) or {} for block in FREE_BLOCKS}
+    config = coerce_model("", _with_durations(tree), LabConfig) | {
+        block: tree.get(block) or {} for block in FREE_BLOCKS
+    }
     config["environment"] = targets.check("environment", config["environment"], supplied=("device",), base=VectorEnv)
     config |= _check_workflow(config, targets)
     for block, base in NAMED_BLOCKS.items():
@@ -82,10 +84,25 @@ def read_phases(config: Mapping[str, Any], targets: Targets) -> tuple[Phase, ...
     return _with_evaluation(phases, config["training"]["eval_frequency"])
 
 
+def _with_durations(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config in which durations of phases that wait for the environment's spec are 1 until then."""
+    training = tree.get("training")
+    phases = training.get("phases") if isinstance(training, Mapping) else None
+    if not isinstance(phases, list):
+        return tree
+    known = [
+        {key: 1 if isinstance(value, Pending) else value for key, value in phase.items()}
+        if isinstance(phase, Mapping)
+        else phase
+        for phase in phases
+    ]
+    return {**tree, "training": {**training, "phases": known}}
+
+
 def _reject_only_random(config: Mapping[str, Any]) -> None:
     """Refuse to act at random to the end, before a workflow can: durations of phases are computed from both numbers."""
     random_steps, total = config["algorithm"].get("random_steps", 0), config["training"]["total_timesteps"]
-    if random_steps >= total:
+    if not isinstance(random_steps, Pending) and random_steps >= total:
         raise ConfigError(
             f"algorithm.random_steps: {random_steps} env steps of random actions are not less than "
             f"training.total_timesteps={total}"

@@ -101,6 +101,10 @@ class Buffer(ABC):
     def sample(self) -> Batch:
         """Return the next batch for an update hook."""
 
+    def draw(self, num_rows: int | None = None) -> Batch:
+        """Return the next batch; where `num_rows` single rows are enough, a buffer may draw no more than these."""
+        return self.sample()
+
     def peek(self, seed: int) -> Batch:
         """Return a batch drawn from this seed; what `sample` and `write_back` do next stays as it was."""
         raise LabError(f"{type(self).__name__} can be sampled, but not looked into")

@@ -55,7 +55,10 @@ def hook(function: F) -> F: ...
 @overload
 def hook(*, batch: bool = True, group: str = "train", is_update: bool = True) -> Callable[[F], F]: ...
 def hook(function: Any = None, *, batch: bool = True, group: str = "train", is_update: bool = True) -> Any:
-    """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`."""
+    """Make a workflow method schedulable by its name in `training.phases[*].workflow_hooks`.
+
+    It returns metrics or an `Update`; None says that nothing was done yet, and then nothing is counted.
+    """
 
     def mark(method: Any) -> Any:
         method.__hook__ = HookInfo(batch, group, is_update)
@@ -123,6 +126,10 @@ class Workflow(nn.Module):
                 if isinstance(member, FunctionType) and "__hook__" in vars(member):
                     found[name] = vars(member)["__hook__"]
         return found
+
+    def num_rows(self, hook: str) -> int | None:
+        """Return how many single rows of its buffer an update reads; None: batches as the buffer makes them."""
+        return None
 
     def broadcast(self) -> dict[str, Tensor]:
         """Return the tensors that an actor built from the same config needs: all, unless most of them never change."""

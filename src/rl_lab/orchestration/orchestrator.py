@@ -183,7 +183,7 @@ class Orchestrator:
             self._skip(action, phase)
             return
         with self.tracker.timer("update"):
-            batch = () if buffer is None else (buffer.sample(),)
+            batch = () if buffer is None else (buffer.draw(self.workflow.num_rows(action.hook)),)
             if self.attendant.passes_over():  # and the batch goes by unused
                 self.scheduler.advance(action, skipped=1)
                 self._write_due(action, phase)
@@ -192,11 +192,12 @@ class Orchestrator:
             update = self._within_memory(hook, *batch, phase=phase)
             if buffer is not None and isinstance(update, Update):
                 buffer.write_back(update.write_back)
-        self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
-        self.scheduler.advance(action, updates=1)
         is_rollout = buffer is not None and buffer.is_on_policy
-        self.tracker.chain.add_update(self.workflow, self.counters, is_long=is_rollout)
-        self.attendant.inspect()
+        self.scheduler.advance(action, updates=int(update is not None))
+        if update is not None:  # else nothing was done yet
+            self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
+            self.tracker.chain.add_update(self.workflow, self.counters, is_long=is_rollout)
+            self.attendant.inspect()
         self._guard.end(is_rollout=is_rollout)
         self._write_due(action, phase)
 
@@ -222,10 +223,9 @@ class Orchestrator:
 
     def _skip(self, action: Action, phase: Phase) -> None:
         if phase.type == "offline":
-            raise LabError(
-                f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is not ready, nothing collects "
-                f"({self.context.buffers[phase.buffer or ''].shortage()})"
-            )
+            holds = self.context.buffers[phase.buffer or ""].shortage()
+            why = f"buffer {phase.buffer!r} is not ready, nothing collects ({holds})"
+            raise LabError(f"phase {phase.name!r} can never update: {why}")
         self.scheduler.advance(action, skipped=1)
         self._write_due(action, phase)
 

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_chunks import RecedingHorizon, differs, read_chunks
+from rl_lab.components.action_chunks import RecedingHorizon, differs, read_chunks, reject_long_horizons
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.learner import Learner, trained
@@ -167,7 +167,7 @@ class BehaviorCloning(Workflow):
         self._said: Actions = {}  # by the ensemble, at this step
 
     def _reject_misfits(self, trunk: nn.Module) -> None:
-        wanted, limit = self.observation_horizon * self.perception.output_dim, self._spec.max_episode_steps
+        wanted = self.observation_horizon * self.perception.output_dim
         reject_ensemble("actor", trunk)
         if isinstance(trunk, MLP) and trunk.input_dim != wanted:
             given = f"{self.observation_horizon} x {self.perception.output_dim} features"
@@ -177,11 +177,7 @@ class BehaviorCloning(Workflow):
                 "components.memory: goes with observation_horizon=1 and prediction_horizon=1, because it learns from "
                 "sequences (null: none)"
             )
-        if limit is not None and self.prediction_horizon > limit:
-            raise ConfigError(
-                f"algorithm.prediction_horizon: {self.prediction_horizon} actions are longer than any episode of "
-                f"{self._spec.id!r} ({limit} steps)"
-            )
+        reject_long_horizons(self._spec, observations=self.observation_horizon, actions=self.prediction_horizon)
         if self.prediction_horizon > 1 and self.perception.read.has_mask:
             raise ConfigError("algorithm.prediction_horizon: an action_mask is known for one step only (1)")
 

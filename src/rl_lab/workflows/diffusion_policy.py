@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_lab.components.action_chunks import ChunkWorkflow, RecedingHorizon, read_chunks
+from rl_lab.components.action_chunks import ChunkWorkflow, RecedingHorizon, read_chunks, reject_long_horizons
 from rl_lab.components.broadcast import Broadcast
 from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
 from rl_lab.components.continuous_actions import reject_actions
@@ -87,6 +87,7 @@ class DiffusionPolicy(ChunkWorkflow):
         space = context.spec.action
         if not isinstance(space, Box):
             reject_actions(context.spec, "DiffusionPolicy")
+        reject_long_horizons(context.spec, observations=self.observation_horizon, actions=self.prediction_horizon)
         self.action_dim, self._action_shape, self._bounds = flat_dim(space), space.shape, (space.low, space.high)
         self.observation_range = ObservationRange(context.spec.observation).to(self._device)
         self.action_range = UnitRange(self.action_dim).to(self._device)

@@ -57,7 +57,7 @@ class WorldModels(Workflow):
     Args:
         random_steps: Env steps with random actions at the start; for V and M to learn from.
         random_repeat: Env steps that a random action lasts on average.
-        vae_batch: Observations that an update of V reads, spread over the sequences of a batch.
+        vae_batch: Observations that an update of V reads.
         vae_grad_norm: Longest gradient of V; null leaves it free.
         memory_grad_norm: Longest gradient of M; null leaves it free.
         population: Candidates of a generation, 2 or more.
@@ -178,9 +178,13 @@ class WorldModels(Workflow):
         candidates = self.population.candidates[trials % self.population_size]
         return torch.where((trials < self.trials.count).unsqueeze(-1), candidates, self.population.favourite)
 
+    def num_rows(self, hook: str) -> int | None:
+        """Return how many observations V reads; M reads sequences."""
+        return self.vae_batch if hook == "update_vae" else None
+
     @hook
     def update_vae(self, batch: Batch, *, phase: Phase) -> Metrics:
-        """Descend the loss of V on some of a batch's observations."""
+        """Descend the loss of V on observations: as many rows, or some of a batch."""
         lead = batch["rewards"].shape
         rows = torch.arange(self.vae_batch, device=self._device) * lead.numel() // self.vae_batch
         return self._update_vae(tree_map(lambda x: x.flatten(0, len(lead) - 1)[rows], batch["observations"]))
@@ -218,12 +222,12 @@ class WorldModels(Workflow):
         return {"memory_loss": loss.detach(), **terms, "memory_grad_norm": norm}
 
     @hook(group="controller")
-    def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
+    def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics | None:
         """Judge candidates, by what they have done in the environments or by dreams, and search on when all are."""
         if phase.type == "online":
             self._credit(batch["rewards"], batch["terminated"] | batch["truncated"], batch[TRIAL])
             if not bool(self.trials.is_complete):
-                return {}
+                return None  # the generation goes on
             name, returns = "return", self.trials.mean_returns()
         else:
             name, returns = "dream_return", self._dream(_rows(batch))

@@ -83,3 +83,11 @@ def goes_on(observations: Tree, before: Mapping[str, Any] | None, is_first: Tens
 
 def _blank(values: Tensor, where: Tensor) -> Tensor:
     return values.masked_fill(where.view(*where.shape, *[1] * (values.ndim - 2)), 0)
+
+
+def pieces(trajectory: Trajectory, steps: int) -> list[Trajectory]:
+    """Return a trajectory in parts of at most so many vector steps."""
+    count = trajectory["rewards"].shape[0]
+    if count <= steps:
+        return [trajectory]
+    return [tree_map(lambda x, i=i: x[i : i + steps], trajectory) for i in range(0, count, steps)]
