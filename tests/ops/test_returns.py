@@ -1,6 +1,5 @@
 """Every return against a naive loop that follows the definition step by step."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
