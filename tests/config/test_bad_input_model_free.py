@@ -38,6 +38,11 @@ SHOWN = "++training.phases=[{name: p, buffer: demonstrations, duration_steps: 1,
 SETTINGS |= {("BehaviorCloning", kind): ["+preset=bc", SHOWN] for kind in KINDS}
 CHUNKS = ["buffer@buffers.demonstrations=chunks", "algorithm.prediction_horizon=8"]
 SETTINGS |= {("DiffusionPolicy", kind): ["+preset=diffusion", *CHUNKS, SHOWN] for kind in KINDS}
+MEMORY = (
+    "+components@components.memory=gru",
+    "components.memory.hidden_dim=8",
+    "buffer@buffers.replay=sequence",
+)
 RUN = ("experiment.name=bad", "training.total_timesteps=1e5")
 
 
@@ -91,6 +96,10 @@ def refused(tmp_path, monkeypatch):
         (
             ("+experiment=td3_pendulum", "algorithm.random_steps=1e6"),
             "algorithm.random_steps: 1000000 env steps of random actions are not less than training.total_timesteps=",
+        ),
+        (  # the buffer, which would wait as long, is not what is wrong
+            (PENDULUM, "algorithm.random_steps=2e6"),
+            "algorithm.random_steps: 2000000 env steps of random actions are not less than training.total_timesteps=",
         ),
         (
             (PENDULUM, "buffers.replay.min_size=30_000"),
@@ -149,6 +158,36 @@ def refused(tmp_path, monkeypatch):
             "algorithm: policy and value_range of SAC are for continuous actions",
         ),
         ((PENDULUM, "algorithm.target_entropy=high"), "algorithm.target_entropy: must be"),
+        (
+            ("+experiment=sac_cartpole", "algorithm.target_entropy=5.0"),
+            "algorithm.target_entropy: 5.0 nats are out of reach, policies here have between 0 and 0.69",
+        ),
+        (
+            (PENDULUM, "buffer@buffers.replay=sequence"),
+            "buffers.replay: SAC without components.memory learns from transitions, not from sequences "
+            "(choices: replay, prioritized, hindsight)",
+        ),
+        (
+            ("+experiment=td3_pendulum", "buffer@buffers.replay=sequence"),
+            "buffers.replay: TD3 without components.memory learns from transitions, not from sequences",
+        ),
+        (
+            ("+experiment=dqn_cartpole", "buffer@buffers.replay=sequence", "~buffers.replay.n_step"),
+            "buffers.replay: DQN without components.memory learns from transitions, not from sequences",
+        ),
+        (
+            (PENDULUM, *MEMORY[:2], "components.actor.input_dim=8", "components.critic.input_dim=9"),
+            "buffers.replay: SAC with components.memory learns from sequences, not from transitions "
+            "(choices: sequence, prioritized_sequence)",
+        ),
+        (
+            ("+experiment=sql_pendulum", *MEMORY),
+            "components.actor.input_dim: must be 9 (8 features and 1 of noise, algorithm.policy=implicit), not 4",
+        ),
+        (
+            ("+experiment=sql_pendulum", "+components@components.encoder=mlp", "components.encoder.hidden_dims=[8]"),
+            "components.actor.input_dim: must be 9 (8 features and 1 of noise, algorithm.policy=implicit), not 4",
+        ),
         (
             (PENDULUM, "experiment.compile=captured", "experiment.device=cpu"),
             "experiment.compile: captured needs a GPU (choices: auto, eager, compiled)",

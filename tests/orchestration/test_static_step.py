@@ -1,6 +1,8 @@
 """How static functions run: the choice, what a checkpoint says of it, and captured graphs."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -124,6 +126,41 @@ def test_compiled_that_cannot_be_is_an_error_of_one_line(is_resumed):
     with pytest.raises(LabError, match=r"^experiment\.compile: compiling failed \(choices: auto, eager\): ") as error:
         steps(Uncompilable().__call__)(torch.ones(()))
     assert "\n" not in str(error.value)
+
+
+COMPILER = """#!/bin/sh
+kill -TERM 0
+exec /usr/bin/env PATH="$REST" g++ "$@"
+"""
+COMPILING = """
+import signal, torch
+from rl_lab.orchestration.static_step import StaticSteps
+heard = []
+signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+steps = StaticSteps("compiled", may_fall_back=True)
+steps.warn = lambda *, message: print(message)
+total = steps(lambda x: (x.sin() * 2.0).sum())(torch.zeros(64))
+blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+print(steps.execution, bool(heard), float(total), signal.SIGTERM in blocked)
+"""
+
+
+def test_a_signal_to_the_group_is_heard_and_kills_no_compiler(tmp_path):
+    compiler = tmp_path / "g++"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    path = os.environ["PATH"]
+    surroundings = {"PATH": f"{tmp_path}:{path}", "REST": path, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.run(
+        [sys.executable, "-c", COMPILING],
+        env=os.environ | surroundings,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=300,
+        check=False,
+    )
+    assert process.stdout == "compiled True 0.0 False\n", process.stderr[-2000:]
 
 
 def test_where_parts_are_compiled_the_whole_is_not():

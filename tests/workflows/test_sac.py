@@ -151,6 +151,19 @@ def test_discrete_target_entropy_is_near_the_largest():
     assert make_sac(target_entropy=-0.5).entropy_goal == -0.5
 
 
+@pytest.mark.parametrize(
+    ("spec", "goal", "text"),
+    [
+        (DISCRETE, 1.4, "1.4 nats are out of reach, policies here have between 0 and 1.39"),  # log 4
+        (DISCRETE, -0.1, "-0.1 nats are out of reach, policies here have between 0 and 1.39"),
+        (CONTINUOUS, 1.4, "1.4 nats are out of reach, policies here have at most 1.39"),  # 2 log 2
+    ],
+)
+def test_an_entropy_that_no_policy_has_is_refused(spec, goal, text):
+    with pytest.raises(ConfigError, match=f"^algorithm.target_entropy: {text} .choices: auto, null, a number.$"):
+        make_sac(spec, target_entropy=goal)
+
+
 def test_a_fixed_temperature_stays():
     workflow = make_sac(target_entropy=None, initial_alpha=0.2)
     for _ in range(3):
@@ -159,7 +172,9 @@ def test_a_fixed_temperature_stays():
 
 
 def test_the_temperature_rises_when_the_policy_is_too_narrow():
-    narrow, wide = make_sac(target_entropy=5.0), make_sac(target_entropy=-50.0)
+    narrow, wide = make_sac(), make_sac()
+    with torch.no_grad():  # of two actions of standard deviation e^-3: -3.2 nats, the goal is -2
+        narrow.policy.head.layer.bias[2:] = -3.0
     for workflow in (narrow, wide):
         for _ in range(3):
             workflow.update_agent(random_batch(CONTINUOUS), phase=phase())

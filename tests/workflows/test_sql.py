@@ -12,6 +12,7 @@ from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, Update, flat_dim
 from rl_lab.environments.identity import Identity
 from rl_lab.environments.multigoal import MultiGoal
 from rl_lab.orchestration.static_step import StaticSteps
+from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.workflows.sql import SQL
 from tests.workflows.off_policy import parts_of, phase, random_batch, resumes_exactly, run_tiny, score, start, train
@@ -390,7 +391,10 @@ def test_plots_do_not_disturb_training(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["algorithm.policy=gaussian"], r"components.actor.input_dim: it reads 4 numbers, algorithm.policy=gaussian"),
+        (
+            ["algorithm.policy=gaussian"],
+            r"actor.input_dim: must be 2 \(2 features and 0 of noise, algorithm.policy=gauss",
+        ),
         (["algorithm.kernel_particles=2"], r"algorithm.update_ratio: 0.5 of kernel_particles=2 moves 1"),
         (["algorithm.plot_observations=[]"], r"hook plot_values of phase 'train' needs algorithm.plot_observations"),
         (["algorithm.tasks=[a,b]"], r"components.critic.num_members: 1 for 2 algorithm.tasks"),
@@ -426,6 +430,25 @@ def test_a_phase_with_an_unknown_task_is_refused():
     phases = "[{name:p,task:a,buffer:replay,duration_steps:64,workflow_hooks:[collect,update_agent]}]"
     with pytest.raises(ConfigError, match=r"task of phase 'p' 'a'.*north_or_east"):
         parts_of(["+experiment=sql_multigoal_composed", f"training.phases={phases}"])
+
+
+FEATURES = ["components.actor.input_dim=9", "components.critic.input_dim=9"]  # 8 and 1 of noise, or of the action
+MEMORY = ["+components@components.memory=gru", "components.memory.hidden_dim=8", "buffer@buffers.replay=sequence",
+          "buffers.replay.batch_size=4", "buffers.replay.sequence_length=8"]  # fmt: skip
+ENCODER = ["+components@components.encoder=mlp", "components.encoder.hidden_dims=[8]"]
+
+
+@pytest.mark.parametrize("extra", [MEMORY, ENCODER], ids=["memory", "encoder"])
+def test_a_run_with_features_of_its_own_learns_them_and_goes_on_exactly(extra, tmp_path):
+    options = ["+experiment=sql_pendulum", *FEATURES, *extra]
+    first, part = parts_of(options), extra[0].partition("components.")[2].partition("=")[0]
+    first.env.close()
+    assert resumes_exactly(options, tmp_path, stop_at=150)
+    learnt = CheckpointStore(next(tmp_path.glob("whole*")) / "checkpoints").load_newest()
+    begun = first.workflow.state_dict()
+    moved = [key for key in begun if key.startswith(f"perception.{part}.")]
+    assert moved
+    assert all(not torch.equal(begun[key], learnt.state["workflow"][key]) for key in moved if "bias" not in key)
 
 
 def test_discrete_actions_are_refused():

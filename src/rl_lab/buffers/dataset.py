@@ -18,7 +18,18 @@ from rl_lab.buffers.datasets.state import apply_difference, difference, digest
 from rl_lab.buffers.datasets.trajectory import Converter
 from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
-from rl_lab.core import Batch, Buffer, CheckpointError, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory
+from rl_lab.core import (
+    Batch,
+    BatchKind,
+    Buffer,
+    CheckpointError,
+    ConfigError,
+    EnvSpec,
+    Footprint,
+    LabError,
+    State,
+    Trajectory,
+)
 
 RATE_TOLERANCE = 0.01  # of the environment's steps per second
 
@@ -93,6 +104,11 @@ class DatasetBuffer(Buffer):
     def brings_data(self) -> bool:
         """Return True: asking whether it is ready would load it."""
         return True
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what the inner buffer's are."""
+        return self._inner.batch_kind
 
     def add(self, trajectory: Trajectory) -> None:
         """Refuse: the data is on disk."""

@@ -18,7 +18,7 @@ from rl_lab.buffers.datasets.open import Format, open_dataset
 from rl_lab.buffers.datasets.trajectory import Converter
 from rl_lab.buffers.ring import RingBuffer
 from rl_lab.buffers.union import BESIDE, INFOS
-from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, State, Trajectory, tree_map
+from rl_lab.core import Batch, BatchKind, Buffer, ConfigError, EnvSpec, Footprint, State, Trajectory, tree_map
 
 IS_TEACHER = "is_teacher"  # key of a trajectory: the teacher acted
 IS_INTERVENTION = "is_intervention"  # info of a step: the operator acted
@@ -73,6 +73,11 @@ class DemonstrationBuffer(Buffer):
     def batch_rows(self) -> int:
         """Return how many steps a batch has."""
         return self.batch_size
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what the inner buffer's are."""
+        return self._inner.batch_kind
 
     def add(self, trajectory: Trajectory) -> None:
         """Store those of `T` vector steps that were shown."""

@@ -14,7 +14,19 @@ from rl_lab.buffers.storage.layout import Layout, expected_row
 from rl_lab.buffers.storage.open_episodes import OpenEpisodes
 from rl_lab.buffers.storage.placement import Placement, Storage
 from rl_lab.buffers.storage.row_store import RowStore
-from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, Tree, tree_map
+from rl_lab.core import (
+    Batch,
+    BatchKind,
+    Buffer,
+    ConfigError,
+    EnvSpec,
+    Footprint,
+    LabError,
+    State,
+    Trajectory,
+    Tree,
+    tree_map,
+)
 
 NOT_STORED = ("final_observations", "is_first", "truncated")
 PICTURE_DIMS = 4  # [R, C, H, W]
@@ -85,6 +97,11 @@ class EpisodeBuffer(Buffer):
     def size(self) -> int:
         """Return how many env steps it holds."""
         return self._steps - self._gone
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Return that they are env steps with what an episode tells of them."""
+        return "steps of episodes"
 
     def add(self, trajectory: Trajectory) -> None:
         """Take `T` vector steps; episodes that end in them are kept or refused."""

@@ -14,6 +14,7 @@ from rl_lab.buffers.datasets.recorder import EpisodeRecorder
 from rl_lab.buffers.executed import ExecutedActions
 from rl_lab.core import (
     Batch,
+    BatchKind,
     Buffer,
     CheckpointError,
     EnvSpec,
@@ -100,6 +101,11 @@ class RecordingBuffer(Buffer):
     def batch_rows(self) -> int:
         """Return what the inner buffer replays."""
         return self._inner.batch_rows
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what the inner buffer's are."""
+        return self._inner.batch_kind
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps, and on disk the episodes that end in them."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_lab.buffers.storage.placement import Placement, Storage
 from rl_lab.buffers.storage.transitions import JOINS, Annotate, Transitions
-from rl_lab.core import Buffer, CheckpointError, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory
+from rl_lab.core import BatchKind, Buffer, CheckpointError, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory
 
 
 class RingBuffer(Buffer):
@@ -71,6 +71,11 @@ class RingBuffer(Buffer):
     def batch_rows(self) -> int:
         """Return `batch_size`."""
         return self.batch_size
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Return that they are env steps with what these led to."""
+        return "transitions"
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps; the oldest make room."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rl_lab.buffers.storage.layout import expected_row
-from rl_lab.core import Batch, Buffer, EnvSpec, Footprint, State, Trajectory, tree_cat, tree_leaves, tree_map
+from rl_lab.core import Batch, BatchKind, Buffer, EnvSpec, Footprint, State, Trajectory, tree_cat, tree_leaves, tree_map
 
 
 class RolloutBuffer(Buffer):
@@ -39,6 +39,11 @@ class RolloutBuffer(Buffer):
     def is_on_policy(self) -> bool:
         """Return True: what it holds is learned from once, at once."""
         return True
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Return that they are all that was collected, time-major."""
+        return "rollouts"
 
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps."""

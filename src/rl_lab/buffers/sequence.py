@@ -17,7 +17,7 @@ from rl_lab.buffers.storage.layout import Layout, expected_row
 from rl_lab.buffers.storage.placement import Placement, Storage
 from rl_lab.buffers.storage.row_store import RowStore
 from rl_lab.buffers.storage.sequence_starts import SequenceStarts
-from rl_lab.core import Batch, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, tree_map
+from rl_lab.core import Batch, BatchKind, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, tree_map
 
 HOPELESS = 10  # times the rows of a batch, and of a sequence of every lane, without one that could be drawn
 
@@ -99,6 +99,11 @@ class SequenceBuffer(Buffer):
     def batch_rows(self) -> int:
         """Return the rows of all sequences of a batch."""
         return self.batch_size * self.sequence_length
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Return that they are stretches of arrival rows."""
+        return "sequences"
 
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps; more than the ring holds leave only their end."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_lab.core import (
     Batch,
+    BatchKind,
     Buffer,
     ConfigError,
     Footprint,
@@ -89,6 +90,12 @@ class UnionBuffer(Buffer):
     def needed_steps(self) -> int:
         """Return the most that a part needs which gets what is collected."""
         return max((self._parts[name].needed_steps for name in self._taking), default=0)
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what those of all parts are; None where these differ."""
+        kinds = {part.batch_kind for part in self._parts.values()}
+        return kinds.pop() if len(kinds) == 1 else None
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps in the parts that take them."""

@@ -78,14 +78,12 @@ def particle_policy(
 
 
 def reject_actor_input(kind: ParticlePolicyKind, trunk: nn.Module, perception: Perception, action_dim: int) -> None:
-    """Raise when an actor is many, or an MLP right behind the observations does not read what it will be given."""
+    """Raise when an actor is many, or an MLP does not read what it will be given."""
     reject_ensemble("actor", trunk)
-    if not isinstance(trunk, MLP) or perception.encoder is not None or perception.is_recurrent:
-        return
-    found = next((layer.in_features for layer in trunk if isinstance(layer, nn.Linear)), None)
     noise = action_dim if kind == "implicit" else 0
-    if found not in (None, perception.read.dim + noise):
+    wanted = perception.output_dim + noise
+    if isinstance(trunk, MLP) and trunk.input_dim != wanted:
         raise ConfigError(
-            f"components.actor.input_dim: it reads {found} numbers, algorithm.policy={kind} gives it "
-            f"{perception.read.dim} of the observation and {noise} of noise"
+            f"components.actor.input_dim: must be {wanted} ({perception.output_dim} features and {noise} of noise, "
+            f"algorithm.policy={kind}), not {trunk.input_dim}"
         )

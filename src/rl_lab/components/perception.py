@@ -20,6 +20,7 @@ from rl_lab.components.observation import ObservationReader
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Box,
     Carry,
     ConfigError,
@@ -106,6 +107,11 @@ class Perception(nn.Module):
     def reads(self) -> tuple[str, ...]:
         """Return the keys of a batch that `forward` reads, where there are."""
         return SEQUENCE_KEYS if self.is_recurrent else TRANSITION_KEYS
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return what batches must be."""
+        return ("sequences",) if self.is_recurrent else ("transitions",)
 
     @property
     def is_recurrent(self) -> bool:

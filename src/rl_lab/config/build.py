@@ -38,7 +38,14 @@ from rl_lab.config.remote import (
 from rl_lab.config.sinks import open_sinks
 from rl_lab.config.targets import Targets
 from rl_lab.config.teacher import find_teacher, load_teacher, make_expert
-from rl_lab.config.validate import read_phases, reject_idle, reject_sizes, reject_unused_buffers, validate
+from rl_lab.config.validate import (
+    read_phases,
+    reject_batches,
+    reject_idle,
+    reject_sizes,
+    reject_unused_buffers,
+    validate,
+)
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
@@ -121,6 +128,7 @@ def assemble(
     reject_uncapturable(config, static, context.optimizers)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
+    reject_batches(phases, workflow, context.buffers)
     reject_sizes(phases, context)
     _reject_overlap(phases, context)
     check_shares(phases, workflow, context.buffers, has_teacher=config["training"]["teacher"] is not None)

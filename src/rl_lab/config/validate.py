@@ -13,7 +13,7 @@ from rl_lab.config.alerts import check_rules, reject_responses
 from rl_lab.config.schema import LabConfig
 from rl_lab.config.targets import Pending, Targets
 from rl_lab.config.typed_values import coerce_model
-from rl_lab.core.buffer import Buffer
+from rl_lab.core.buffer import BatchKind, Buffer
 from rl_lab.core.context import Named, WorkflowContext
 from rl_lab.core.environment import VectorEnv
 from rl_lab.core.errors import ConfigError
@@ -31,6 +31,13 @@ NAMED_BLOCKS: dict[str, type] = {
 FREE_BLOCKS = ("environment", "workflow", "algorithm", *NAMED_BLOCKS)
 SUPPLIED_TO_BUFFERS = ("device", "num_envs", "spec", "seed", "collect_steps")  # also to buffers within buffers
 
+GIVING: dict[BatchKind, tuple[str, ...]] = {  # configs of the group buffer, by what their batches are
+    "transitions": ("replay", "prioritized", "hindsight"),
+    "sequences": ("sequence", "prioritized_sequence"),
+    "steps of episodes": ("episode", "chunks"),
+    "rollouts": ("rollout",),
+}
+
 
 def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     """Return the config with every value as its declaration asks for it, or raise a ConfigError of one line."""
@@ -46,6 +53,7 @@ def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     config["alerts"]["rules"] = check_rules(config["alerts"])
     reject_responses(config)
     read_phases(config, targets)
+    _reject_only_random(config)
     return config
 
 
@@ -134,6 +142,22 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
             raise ConfigError(
                 f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is empty and no phase up to it "
                 "collects into it"
+            )
+
+
+def reject_batches(phases: tuple[Phase, ...], workflow: Workflow, buffers: Mapping[str, Buffer]) -> None:
+    """Refuse a buffer whose batches are of another kind than the workflow learns from."""
+    hooks, wanted = workflow.hooks(), workflow.batch_kinds
+    for phase in phases:
+        learns = any(call.is_update and hooks[call.name].needs_batch for call in phase.hooks)
+        if not learns or phase.buffer is None or not wanted:
+            continue
+        kind = buffers[phase.buffer].batch_kind
+        if kind is not None and kind not in wanted:
+            memory = "with components.memory" if wanted == ("sequences",) else "without components.memory"
+            raise ConfigError(
+                f"buffers.{phase.buffer}: {type(workflow).__name__} {memory} learns from {' or '.join(wanted)}, not "
+                f"from {kind} (choices: {', '.join(name for kind in wanted for name in GIVING[kind])})"
             )
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from rl_lab.core.errors import LabError
 
 Trajectory = dict[str, Any]  # time-major trees [T, N, ...]: see Collector for the keys
 Batch = Mapping[str, Any]  # trees of tensors, as the buffer lays them out
+BatchKind = Literal["transitions", "sequences", "steps of episodes", "rollouts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,11 @@ class Buffer(ABC):
     def batch_rows(self) -> int:
         """Return how many env steps a batch replays; 0: that is not known beforehand."""
         return 0
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what its batches are; None: something of its own."""
+        return None
 
     @abstractmethod
     def add(self, trajectory: Trajectory) -> None:

@@ -1,6 +1,6 @@
 """Every word of the vocabulary. Importing one of them from `rl_lab.core` imports this module, and with it torch."""
 
-from rl_lab.core.buffer import Batch, Buffer, Footprint, Segment, Trajectory, Witness
+from rl_lab.core.buffer import Batch, BatchKind, Buffer, Footprint, Segment, Trajectory, Witness
 from rl_lab.core.clocks import Every, Once, Ratio
 from rl_lab.core.context import Counters, Named, Optimizers, WorkflowContext
 from rl_lab.core.environment import Actions, Instruction, Observation, State, Step, VectorEnv
@@ -60,6 +60,7 @@ __all__ = [
     "EVALUATE",
     "Actions",
     "Batch",
+    "BatchKind",
     "BehaviourPolicy",
     "Box",
     "Buffer",

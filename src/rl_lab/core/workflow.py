@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from torch import Tensor, nn
 
-from rl_lab.core.buffer import Trajectory, Witness
+from rl_lab.core.buffer import BatchKind, Trajectory, Witness
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import Actions, Observation
 from rl_lab.core.metrics import Metrics
@@ -116,6 +116,11 @@ class Workflow(nn.Module):
     def collect_step(self, step: int, *, phase: Phase) -> CollectResult | None:
         """Bring data in another way than by stepping the environment with `act`; None leaves it to the Collector."""
         return None
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return what it can learn from, once it is initialised; nothing: that is not said."""
+        return ()
 
     @classmethod
     def hooks(cls) -> dict[str, HookInfo]:

@@ -78,19 +78,6 @@ def lambda_returns(rewards: Tensor, next_values: Tensor, discounts: Tensor, *, l
     return linear_recurrence(traces, rewards + (discounts - traces) * next_values)
 
 
-def n_step_returns(
-    rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, n: int
-) -> Tensor:
-    """Return `G_t = r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n v'_{t+n-1}`, cut short where the episode or T ends."""
-    _, is_alive = _factors(rewards, terminated, truncated)
-    is_cut = (terminated | truncated)[:-1]
-    returns = one_step = rewards + gamma * is_alive * next_values
-    for _ in range(n - 1):  # n is small; each turn looks one step further ahead
-        ahead = rewards[:-1] + gamma * returns[1:]
-        returns = torch.cat([torch.where(is_cut, one_step[:-1], ahead), one_step[-1:]])
-    return returns
-
-
 def discounted_n_step_returns(rewards: Tensor, next_values: Tensor, discounts: Tensor, *, n: int) -> Tensor:
     """Return `G_t = r_t + d_t (r_{t+1} + ... + d_{t+n-1} v'_{t+n-1})`, a discount per step, cut short where T ends."""
     returns = last = rewards + discounts * next_values

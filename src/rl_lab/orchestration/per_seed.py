@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.core.buffer import Batch, Buffer, Footprint, State, Trajectory, Witness
+from rl_lab.core.buffer import Batch, BatchKind, Buffer, Footprint, State, Trajectory, Witness
 from rl_lab.core.metrics import Mean
 from rl_lab.core.trees import tree_cat, tree_map
 from rl_lab.orchestration.episodes import EpisodeStatistics
@@ -53,6 +53,11 @@ class PerSeedBuffer(Buffer):
     def batch_rows(self) -> int:
         """Return how many env steps a batch of one agent replays."""
         return self._parts[0].batch_rows
+
+    @property
+    def batch_kind(self) -> BatchKind | None:
+        """Return what those of the parts are."""
+        return self._parts[0].batch_kind
 
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps [T, S N, ...]."""

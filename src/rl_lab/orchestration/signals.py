@@ -72,3 +72,24 @@ def stop_on_signals(request: StopRequest, *, echo_s: float = 0.0) -> Iterator[No
 
     with handling(HANDLED, handle):
         yield
+
+
+class ChildShield:
+    """Keeps the two signals from processes that this thread starts meanwhile, such as compilers: they take its mask on.
+
+    A terminal or a launcher sends a signal to all of a group. This process hears it: a thread of its own is open.
+    """
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+
+    def begin(self) -> None:
+        """Shield what is started from now on."""
+        self._is_over.clear()
+        threading.Thread(target=self._is_over.wait, name="signals", daemon=True).start()  # before: it inherits as well
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+    def end(self) -> None:
+        """Shield nothing any more."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        self._is_over.set()

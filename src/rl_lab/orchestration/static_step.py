@@ -25,6 +25,7 @@ from rl_lab.core.errors import CheckpointError, ConfigError, LabError
 from rl_lab.core.seeds import is_batched
 from rl_lab.core.trees import Tree
 from rl_lab.orchestration.captured_function import CapturedFunction, StaticFunction
+from rl_lab.orchestration.signals import ChildShield
 
 Execution = Literal["eager", "compiled", "captured"]
 Products = Literal["torch", "onednn"]
@@ -203,6 +204,7 @@ class StaticSteps:
             if (problem := keep_compiled()) is not None:
                 self.warn(message=problem)
             torch._dynamo.reset()  # earlier runs of this process count towards its limit of graphs
+            _shield_compilers()
             _hush()
             self._has_compiled = True
         torch._dynamo.config.trace_autograd_ops = True  # gradients are taken within the graph
@@ -249,6 +251,13 @@ class StaticSteps:
         if products == "onednn" and not torch.backends.mkldnn.is_available():
             raise CheckpointError("the checkpoint's updates took matrix products of oneDNN, which this torch lacks")
         self.execution, self._fuses, self._products, self._may_fall_back = execution, fuses, products, False
+
+
+def _shield_compilers() -> None:
+    """Who stops a run must not decide how its updates are computed by killing a compiler."""
+    shield, compilations = ChildShield(), torch._dynamo.callback.callback_handler
+    compilations.register_start_callback(lambda _: shield.begin())
+    compilations.register_end_callback(lambda _: shield.end())
 
 
 def _hush() -> None:

@@ -27,6 +27,7 @@ from rl_lab.components.temporal_ensemble import TemporalEnsemble
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Carry,
     ConfigError,
     Extras,
@@ -199,6 +200,11 @@ class BehaviorCloning(Workflow):
             spec=context.spec,
             device=context.device,
         )
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return that a memory learns from sequences, and others from steps."""
+        return ("sequences",) if self.perception.is_recurrent else ("transitions", "steps of episodes")
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state, or what was seen and what is planned, at an episode's start."""

@@ -31,6 +31,7 @@ from rl_lab.components.perception import (
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Carry,
     ConfigError,
     Discrete,
@@ -155,6 +156,11 @@ class DQN(Workflow):
         self.counters = context.counters
         self.num_updates = 0
         self._update = context.static(self._learn)
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return that a memory learns from sequences, and others from transitions."""
+        return self.perception.batch_kinds
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state at an episode's start."""

@@ -93,7 +93,7 @@ class RLPD(SAC):
         self.graspers = Learner(context, "grasp_critic", parameters, max_grad_norm=self.max_grad_norm)
 
     def _entropy_goal(self, spec: EnvSpec) -> float | None:
-        return -0.5 * flat_dim(spec.action) if self.target_entropy == "auto" else self.target_entropy
+        return -0.5 * flat_dim(spec.action) if self.target_entropy == "auto" else super()._entropy_goal(spec)
 
     def _choose(self, features: Tensor, mask: Mask, *, explore: bool, at_random: bool) -> Tensor:
         """Let the policy steer the arms and the grasp critic choose for the hands."""

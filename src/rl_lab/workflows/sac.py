@@ -25,6 +25,7 @@ from rl_lab.components.squashed_heads import PolicyKind, squashed_head
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Carry,
     ConfigError,
     Discrete,
@@ -143,10 +144,23 @@ class SAC(Workflow):
         return SquashedPolicy(trunk, head, scale)
 
     def _entropy_goal(self, spec: EnvSpec) -> float | None:
-        if self.target_entropy != "auto":
-            return self.target_entropy
-        count = flat_dim(spec.action)
-        return DISCRETE_ENTROPY_SHARE * math.log(count) if isinstance(spec.action, Discrete) else -float(count)
+        count, goal = flat_dim(spec.action), self.target_entropy
+        is_discrete = isinstance(spec.action, Discrete)
+        largest = math.log(count) if is_discrete else count * math.log(2.0)  # uniform, over [-1, 1] each
+        if goal == "auto":
+            return DISCRETE_ENTROPY_SHARE * largest if is_discrete else -float(count)
+        if goal is not None and (goal > largest or (is_discrete and goal < 0.0)):
+            least = "between 0 and" if is_discrete else "at most"
+            raise ConfigError(
+                f"algorithm.target_entropy: {goal} nats are out of reach, policies here have {least} {largest:.2f} "
+                "(choices: auto, null, a number)"
+            )
+        return goal
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return that a memory learns from sequences, and others from transitions."""
+        return self.perception.batch_kinds
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state at an episode's start."""

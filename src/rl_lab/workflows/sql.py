@@ -25,6 +25,7 @@ from rl_lab.components.task_values import TaskValues, reject_tasks
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Carry,
     ConfigError,
     Extras,
@@ -150,6 +151,11 @@ class SQL(Workflow):
                     f"hook plot_values of phase {phase['name']!r} needs algorithm.plot_observations (has "
                     f"{len(self.plot_observations)}) and actions of 2 dimensions (has {self.scale.dim})"
                 )
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return that a memory learns from sequences, and others from transitions."""
+        return self.perception.batch_kinds
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state at an episode's start."""

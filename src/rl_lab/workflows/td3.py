@@ -26,6 +26,7 @@ from rl_lab.components.squashed_heads import HEAD_GAIN
 from rl_lab.core import (
     Actions,
     Batch,
+    BatchKind,
     Carry,
     ConfigError,
     Extras,
@@ -171,6 +172,11 @@ class TD3(Workflow):
         if self.noise_std_max < self.noise_std:
             raise ConfigError(f"algorithm.noise_std_max: {self.noise_std_max} is less than noise_std={self.noise_std}")
         return SpreadNoise(self.noise_std, self.noise_std_max)
+
+    @property
+    def batch_kinds(self) -> tuple[BatchKind, ...]:
+        """Return that a memory learns from sequences, and others from transitions."""
+        return self.perception.batch_kinds
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the memory's state and that of the exploration noise at an episode's start."""
