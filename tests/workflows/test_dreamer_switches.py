@@ -97,6 +97,14 @@ def test_where_a_dream_starts_is_known_to_have_ended_or_predicted(root, sees_it)
         assert found[1] == [0.0, 0.0]  # dreams from ends weigh nothing
 
 
+def test_the_posteriors_weight_is_clipped_as_the_one_that_was_published():
+    workflow = made("dreamer_v3")
+    group, halves = workflow.models.optimizer.param_groups[0], workflow.world_model.rssm.posterior_input
+    places = [[group["params"][place] for place in parts] for parts in group["joined"]]
+    assert [[id(part) for part in parts] for parts in places] == [[id(halves.early.weight), id(halves.late.weight)]]
+    assert workflow.actors.optimizer.param_groups[0]["joined"] == []
+
+
 @pytest.mark.parametrize(
     ("preset", "root"),
     [

@@ -32,6 +32,7 @@ from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale, follow_all_ranks
 from rl_lab.components.returns import ReturnKind, return_computer
+from rl_lab.components.rssm_cores import split_weights
 from rl_lab.components.scalar_heads import ScalarHead, value_loss
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel, read_rows
@@ -149,7 +150,8 @@ class Dreamer(Workflow):
         self.critic.bind(self.world_model.feature_dim)
         self.to(context.device)
         self.slow_critic = frozen_copy(self.critic)
-        self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=self.model_grad_norm)
+        models, joined = trained(self.world_model), split_weights(self.world_model)
+        self.models = Learner(context, "world_model", models, max_grad_norm=self.model_grad_norm, joined=joined)
         self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=self.behavior_grad_norm)
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
@@ -231,7 +233,7 @@ class Dreamer(Workflow):
 
     def _rows(self, batch: Batch) -> Batch:
         rows = read_rows(batch)
-        return self._seeds.split(rows | {"rewards": rows["rewards"].tanh()} if self.tanh_rewards else rows)
+        return self._seeds.split({**rows, "rewards": rows["rewards"].tanh()} if self.tanh_rewards else rows)
 
     def _reported(self, metrics: dict[str, Tensor], latents: Latent) -> Metrics | Update:
         metrics = self._seeds.means(metrics)
