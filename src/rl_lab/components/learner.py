@@ -51,7 +51,7 @@ class Learner:
         lr: float = 3e-4,
         max_grad_norm: float | None = None,
         eps: float = 1e-8,
-        joined: Iterable[Sequence[nn.Parameter]] = (),
+        joined: Iterable[Sequence[Tensor]] = (),
     ) -> None:
         self.parameters = list(parameters)
         self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks

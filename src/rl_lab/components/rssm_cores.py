@@ -59,7 +59,7 @@ class SplitLinear(nn.Module):
         return self.activation(self.norm(early + self.late(late)))
 
 
-def split_weights(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+def split_weights(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """Return the halves of all weights in a module that are held as two."""
     return [(part.early.weight, part.late.weight) for part in module.modules() if isinstance(part, SplitLinear)]
 
