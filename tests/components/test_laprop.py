@@ -87,6 +87,45 @@ def test_steps_are_those_of_the_reference(options, tolerance, dtype):
             np.testing.assert_allclose(parameter.detach(), expected, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_parts_of_one_tensor_are_clipped_as_the_whole(num_seeds):
+    torch.manual_seed(0)
+    lead = () if num_seeds == 1 else (num_seeds,)
+    whole = torch.randn(*lead, 4, 7)
+    whole[..., 3:] *= 0.01  # alone its gradient would be cut to a hundredth
+    others = [torch.randn(*lead, 5), torch.randn(*lead, 2, 2)]
+    halves = [nn.Parameter(part.clone()) for part in whole.split([3, 4], -1)]
+    parameters = [halves[0], nn.Parameter(others[0].clone()), halves[1], nn.Parameter(others[1].clone())]
+    optimizer = LaProp(parameters, lr=0.1, warmup=0)
+    optimizer.param_groups[0].update(num_seeds=num_seeds, joined=[[0, 2]])
+    agents = range(num_seeds)
+    starts = [[tensor.reshape(num_seeds, *tensor.shape[len(lead) :])[i] for tensor in (whole, *others)] for i in agents]
+    settings = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-20, "agc": 0.3, "pmin": 1e-3, "warmup": 0}
+    references = [Reference([tensor.numpy() for tensor in start], **settings) for start in starts]
+    for step in range(4):
+        generator = torch.Generator().manual_seed(step)
+        gradient = [(3.0 / (1 + step)) * torch.randn(tensor.shape, generator=generator) for tensor in (whole, *others)]
+        left, right = gradient[0].split([3, 4], -1)
+        for parameter, given in zip(parameters, (left, gradient[1], right, gradient[2]), strict=True):
+            parameter.grad = given.clone()
+        optimizer.step()
+        found = [torch.cat([halves[0], halves[1]], -1), parameters[1], parameters[3]]
+        for i, reference in enumerate(references):
+            reference.step([tensor.reshape(num_seeds, *tensor.shape[len(lead) :])[i].numpy() for tensor in gradient])
+            for tensor, expected in zip(found, reference.parameters, strict=True):
+                mine = tensor.detach().reshape(num_seeds, *tensor.shape[len(lead) :])[i]
+                np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_checkpoints_from_before_parts_were_joined_go_on_as_they_were():
+    parameters = make_parameters()
+    optimizer, saved = LaProp(parameters), LaProp(make_parameters()).state_dict()
+    optimizer.param_groups[0]["joined"] = [[0, 1]]
+    del saved["param_groups"][0]["joined"]
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["joined"] == []
+
+
 def test_the_first_step_of_a_warm_up_moves_nothing_and_the_second_does():
     parameters = make_parameters()
     before = copy.deepcopy(parameters)

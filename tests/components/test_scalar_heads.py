@@ -50,7 +50,7 @@ def test_bins_are_the_published_ones_and_mirror_each_other(kind):
     assert bins.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "symlog_two_hot", "symexp_two_hot"])
+@pytest.mark.parametrize("kind", ["gaussian", "mse", "symlog_two_hot", "symexp_two_hot"])
 def test_the_first_prediction_is_exactly_zero(kind):
     head = bound(ScalarHead(16, 2, kind=kind))
     outputs = head(1e3 * torch.randn(4, 3, 6))
@@ -82,15 +82,29 @@ def test_a_head_that_fits_its_target_predicts_it(kind):
         assert float(head.mean(logits)) == pytest.approx(target, rel=1e-4, abs=1e-4)
 
 
-def test_gaussian_losses_are_half_the_squared_error():
-    head = bound(ScalarHead(8, 1, kind="gaussian", scale=1.0))
+@pytest.mark.parametrize(("kind", "share"), [("gaussian", 0.5), ("mse", 1.0)])
+def test_losses_are_the_squared_error_or_half_of_it(kind, share):
+    head = bound(ScalarHead(8, 1, kind=kind, scale=1.0))
     features, targets = torch.randn(5, 6), torch.randn(5)
     outputs = head(features)
-    torch.testing.assert_close(head.losses(outputs, targets), 0.5 * (outputs[:, 0] - targets) ** 2)
+    assert outputs.shape == (5, 1)
+    found = outputs[:, 0].detach().double().numpy()
+    expected = [share * (mean - float(target)) ** 2 for mean, target in zip(found, targets, strict=True)]
+    np.testing.assert_allclose(head.losses(outputs, targets).detach(), expected, rtol=1e-5)
     assert torch.equal(head.mean(outputs), outputs[:, 0])
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "symlog_two_hot", "symexp_two_hot"])
+def test_squared_errors_are_descended_to_the_mean_of_targets():
+    head, features = bound(ScalarHead(16, 1, kind="mse")), torch.ones(4, 6)
+    targets, descent = torch.tensor([1.0, 2.0, 3.0, 10.0]), torch.optim.Adam(head.parameters(), lr=0.05)
+    for _ in range(300):
+        descent.zero_grad()
+        head.losses(head(features), targets).mean().backward()
+        descent.step()
+    assert head.mean(head(features)).tolist() == pytest.approx([4.0] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "mse", "symlog_two_hot", "symexp_two_hot"])
 def test_no_gradient_flows_into_targets(kind):
     head = bound(ScalarHead(8, 1, kind=kind, scale=1.0))
     targets = torch.randn(5, requires_grad=True)

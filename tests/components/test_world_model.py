@@ -1,9 +1,10 @@
-"""The world model's losses: KL in its three forms, continuation targets, states that were recorded."""
+"""The world model's losses: KL in its four forms, continuation targets, states that were recorded."""
 
 import numpy as np
 import pytest
 import torch
 
+from rl_lab.components.dynamics import Latent, Observed
 from rl_lab.components.layers import LayerStyle
 from rl_lab.components.rssm import RSSM
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
@@ -65,7 +66,7 @@ def categorical_kl(left, right):
     return (p * (np.log(p) - np.log(q))).sum((-2, -1))
 
 
-@pytest.mark.parametrize("form", ["mean", "balanced", "separate"])
+@pytest.mark.parametrize("form", ["step", "mean", "balanced", "separate"])
 def test_kl_losses_in_every_form(form):
     model = make_model(kl=KLTerms(form, free_nats=0.9, dyn_scale=0.5, rep_scale=0.1))
     model.rssm.prior[-1].weight.data *= 4.0
@@ -76,6 +77,7 @@ def test_kl_losses_in_every_form(form):
     assert kl.min() < 0.9 < kl.max()
     whole, each = max(kl.mean(), 0.9), np.maximum(kl, 0.9).mean()
     expected = {
+        "step": {"kl": 0.5 * each},
         "mean": {"kl": 0.5 * whole},
         "balanced": {"dyn": 0.5 * whole, "rep": 0.1 * whole},
         "separate": {"dyn": 0.5 * each, "rep": 0.1 * each},
@@ -89,7 +91,7 @@ def gaussian_kl(left, right):
     return (np.log(s2 / s1) + (s1**2 + (m1 - m2) ** 2) / (2.0 * s2**2) - 0.5).sum(-1)
 
 
-@pytest.mark.parametrize("form", ["mean", "balanced", "separate"])
+@pytest.mark.parametrize("form", ["step", "mean", "balanced", "separate"])
 def test_kl_losses_of_gaussian_latents_in_every_form(form):
     model = make_model(kl=KLTerms(form, free_nats=0.9, dyn_scale=0.5, rep_scale=0.1), rssm=gaussian)
     model.rssm.prior[-1].weight.data *= 4.0
@@ -101,6 +103,7 @@ def test_kl_losses_of_gaussian_latents_in_every_form(form):
     assert kl.min() < 0.9 < kl.max()
     whole, each = max(kl.mean(), 0.9), np.maximum(kl, 0.9).mean()
     expected = {
+        "step": {"kl": 0.5 * each},
         "mean": {"kl": 0.5 * whole},
         "balanced": {"dyn": 0.5 * whole, "rep": 0.1 * whole},
         "separate": {"dyn": 0.5 * each, "rep": 0.1 * each},
@@ -108,6 +111,41 @@ def test_kl_losses_of_gaussian_latents_in_every_form(form):
     assert {name: loss.terms[name].item() for name in expected} == pytest.approx(expected, rel=1e-5)
     frozen = model.rssm.latent_space.kl(torch.tensor([0.0, 1.0, 2.0, 0.5]), torch.tensor([1.0, 1.0, 1.0, 2.0]))
     assert frozen.item() == pytest.approx(2.2243971805599454, abs=1e-6)  # log 2 + 49 / 32, by hand
+
+
+def test_planet_learns_nothing_from_single_steps_below_the_free_nats():
+    posterior, prior = torch.randn(6, 4, 8), torch.randn(6, 4, 8)
+    posterior[..., 4:], prior[..., 4:] = 1.0, 1.0  # means, then standard deviations
+    posterior[:3, :, :4] = prior[:3, :, :4] + 0.1
+    kl = 0.5 * ((posterior - prior) ** 2).double().numpy().sum(-1)
+    assert kl[:3].max() < 0.9 < kl.mean()
+    gradients = {}
+    for form in ("step", "mean"):
+        model = make_model(kl=KLTerms(form, free_nats=0.9), rssm=gaussian)
+        leaf = posterior.clone().requires_grad_()
+        terms, _ = model._kl_losses(Observed(Latent(prior, prior), leaf, prior))
+        gradients[form] = torch.autograd.grad(terms["kl"], leaf)[0][..., :4].numpy()
+    wanted = (posterior - prior)[..., :4].double().numpy() / 24
+    np.testing.assert_allclose(gradients["mean"], wanted, atol=1e-6)
+    np.testing.assert_allclose(gradients["step"], np.where((kl > 0.9)[..., None], wanted, 0.0), atol=1e-6)
+
+
+def test_without_free_nats_one_kl_is_the_same_by_step_and_by_mean():
+    found = []
+    for form in ("step", "mean"):
+        model = make_model(kl=KLTerms(form, free_nats=0.0), rssm=gaussian)
+        torch.manual_seed(1)
+        loss = model.losses(make_batch()).terms["kl"]
+        found.append((loss.detach(), *torch.autograd.grad(loss, [*model.rssm.prior.parameters()])))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-8)
+
+
+def test_a_discount_cannot_be_folded_into_a_continuation_that_is_not_there():
+    style = LayerStyle()
+    parts = WorldEncoder(8, 1, style), RSSM(16, 8, 4, 3, num_blocks=4), WorldDecoder(8, 1, style), ScalarHead(8, 1)
+    with pytest.raises(ConfigError, match=r"discount_horizon: is learned by cont, and cont is null: set it to null"):
+        WorldModel(*parts, discount_horizon=333)
+    assert not WorldModel(*parts).folds_discount
 
 
 def test_prior_and_posterior_each_learn_from_their_own_term():

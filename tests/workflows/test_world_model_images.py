@@ -1,4 +1,4 @@
-"""PlaNet, DreamerV1 and V2 as packaged, on pictures of 64 x 64 pixels: they bind, learn from a batch and act."""
+"""PlaNet, DreamerV1, V2 and V3 of 2023 as packaged, on pictures of 64 x 64 pixels: they bind, learn from a batch and act."""
 
 from contextlib import closing
 
@@ -36,7 +36,12 @@ def make_batch(spec, batch=2, length=4):
 
 @pytest.mark.parametrize(
     ("preset", "hook"),
-    [("planet", "update_world_model"), ("dreamer_v1", "update_agent"), ("dreamer_v2", "update_agent")],
+    [
+        ("planet", "update_world_model"),
+        ("dreamer_v1", "update_agent"),
+        ("dreamer_v2", "update_agent"),
+        ("dreamer_v3_2023", "update_agent"),
+    ],
 )
 def test_a_tiny_budget_leaves_pictures_that_the_presets_can_read(preset, hook):
     names = [f"+preset={preset}", "+environment=dmc_walker_walk_pixels", "budget=tiny", "experiment.name=pictures"]

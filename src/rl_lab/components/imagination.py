@@ -14,9 +14,11 @@ from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel
-from rl_lab.core import Batch
+from rl_lab.core import Batch, ConfigError
 from rl_lab.core.context import as_it_is
 from rl_lab.ops.returns import linear_recurrence
+
+GAMMA_ROUNDING = 1e-4  # 0.997 is as good as 1 - 1/333
 
 
 class Dream(NamedTuple):
@@ -87,14 +89,31 @@ class Imagination:
         return self(Latent(*(leaf.detach().flatten(0, 1) for leaf in latents)), horizon)
 
 
+def check_discount(gamma: float, model: WorldModel) -> None:
+    """Refuse a discount that is not the one which the model's continuation has folded in, if it has."""
+    if model.folds_discount and abs(gamma - model.cont_target) > GAMMA_ROUNDING:
+        folded = f"components.world_model.discount_horizon discounts by {model.cont_target:.4g}"
+        raise ConfigError(f"algorithm.gamma: {gamma:g}, while {folded}; they must be the same")
+
+
 def outlook(
-    dream: Dream, model: WorldModel, critic: ScalarHead, returns_of: ReturnComputer, *, gamma: float
+    dream: Dream,
+    model: WorldModel,
+    critic: ScalarHead,
+    returns_of: ReturnComputer,
+    *,
+    gamma: float,
+    first: Tensor | None = None,
 ) -> Outlook:
-    """Return the returns of a dream; the model's continuation, of the start too, discounts what follows."""
+    """Return the returns of a dream; the model's continuation discounts what follows.
+
+    Whether the episode goes on from where the dream starts is `first` [N], where that is known, else predicted too.
+    """
     values, cont = critic.mean(frozen(critic)(dream.features)), model.cont(dream.features)
     gamma = 1.0 if model.folds_discount else gamma
     returns = returns_of(model.reward(dream.features[1:]), values[1:], gamma * cont[1:])
-    weights = torch.cumprod(torch.cat([cont[:1], gamma * cont[1:-1]]), 0)
+    start = cont[:1] if first is None else first.unsqueeze(0).to(cont.dtype)
+    weights = torch.cumprod(torch.cat([start, gamma * cont[1:-1]]), 0)
     return Outlook(returns, values[:-1], weights.detach())
 
 

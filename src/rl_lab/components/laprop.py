@@ -37,6 +37,7 @@ class LaProp(torch.optim.Optimizer):
         warmup: Steps until the learning rate is reached; the first step has none of it.
 
     The group's `num_seeds` says how many agents lie side by side in a tensor's first dimension; each is clipped alone.
+    Its `joined` are indices of parameters that are one tensor in parts: these are clipped as that tensor.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class LaProp(torch.optim.Optimizer):
         pmin: Positive = 1e-3,
         warmup: Natural = 1000,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "agc": agc, "pmin": pmin, "warmup": warmup, "num_seeds": 1}
-        super().__init__(params, options)
+        options = {"lr": lr, "betas": betas, "eps": eps, "agc": agc, "pmin": pmin, "warmup": warmup}
+        super().__init__(params, options | {"num_seeds": 1, "joined": []})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in more parameters, with their state: a checkpoint or a capture before the first step must find it."""
@@ -69,6 +70,7 @@ class LaProp(torch.optim.Optimizer):
             state["step"] = state["step"].to(device=parameter.device, dtype=torch.float32)
         for group in self.param_groups:
             group.setdefault("num_seeds", 1)  # early checkpoints knew of one agent only
+            group.setdefault("joined", [])  # and clipped parts alone: their runs go on so
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -95,7 +97,8 @@ def laprop_step(
     squares, means, steps = ([state[key] for state in states] for key in ("square", "mean", "step"))
     torch._foreach_add_(steps, 1.0)
     step = steps[0]  # all of them are equal
-    clipped = clip_adaptively(parameters, gradients, options["agc"], options["pmin"], Seeds(options["num_seeds"]))
+    seeds, joined = Seeds(options["num_seeds"]), options["joined"]
+    clipped = clip_adaptively(parameters, gradients, options["agc"], options["pmin"], seeds, joined)
     torch._foreach_mul_(squares, beta2)
     torch._foreach_addcmul_(squares, clipped, clipped, 1.0 - beta2)
     roots = torch._foreach_sqrt(squares)
@@ -109,14 +112,28 @@ def laprop_step(
 
 
 def clip_adaptively(
-    parameters: Tensors, gradients: Tensors, agc: float, pmin: float, seeds: Seeds = ONE_AGENT
+    parameters: Tensors,
+    gradients: Tensors,
+    agc: float,
+    pmin: float,
+    seeds: Seeds = ONE_AGENT,
+    joined: Sequence[Sequence[int]] = (),
 ) -> Tensors:
     """Return gradients that are at most `agc` as long as their tensors, of which none counts as shorter than `pmin`."""
     if agc == 0.0:
         return gradients
-    limits = agc * seeds.norms(parameters).clamp(min=pmin)
-    excess = (seeds.norms(gradients) / limits).clamp(min=1.0)
+    limits = agc * _of_wholes(seeds.norms(parameters), joined).clamp(min=pmin)
+    excess = (_of_wholes(seeds.norms(gradients), joined) / limits).clamp(min=1.0)
     return seeds.scaled(gradients, excess.reciprocal().unbind())
+
+
+def _of_wholes(norms: Tensor, joined: Sequence[Sequence[int]]) -> Tensor:
+    """Give the parts of a tensor, in place, the length of the whole."""
+    for parts in joined:
+        whole = torch.linalg.vector_norm(torch.stack([norms[index] for index in parts]), dim=0)
+        for index in parts:
+            norms[index].copy_(whole)
+    return norms
 
 
 def _weight_so_far(beta: float, step: Tensor) -> Tensor:

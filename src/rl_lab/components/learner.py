@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import islice
@@ -39,6 +39,7 @@ class Learner:
         lr: Learning rate when the YAML says nothing.
         max_grad_norm: Longest gradient; None leaves it free.
         eps: Of Adam, when the YAML says nothing.
+        joined: Those of the parameters that are one tensor in parts, which LaProp clips together.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Learner:
         lr: float = 3e-4,
         max_grad_norm: float | None = None,
         eps: float = 1e-8,
+        joined: Iterable[Sequence[Tensor]] = (),
     ) -> None:
         self.parameters = list(parameters)
         self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks
@@ -61,6 +63,9 @@ class Learner:
         for group in self.optimizer.param_groups:
             if "num_seeds" in group:
                 group["num_seeds"] = context.seeds.num
+            if "joined" in group:
+                places = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+                group["joined"] = [[places[id(part)] for part in parts] for parts in joined]
         self._slots: list[AdamSlot] = []
         if isinstance(self.optimizer, COMPILABLE):
             self._make_state(self.optimizer)

@@ -59,6 +59,11 @@ class SplitLinear(nn.Module):
         return self.activation(self.norm(early + self.late(late)))
 
 
+def split_weights(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Return the halves of all weights in a module that are held as two."""
+    return [(part.early.weight, part.late.weight) for part in module.modules() if isinstance(part, SplitLinear)]
+
+
 class DenseCore(Core):
     """Begins with a dense layer on the sample and the action.
 

@@ -14,8 +14,9 @@ from rl_lab.core import ConfigError, unknown_name
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive
 from rl_lab.ops.symlog import expectation, symexp, symlog, two_hot_loss
 
-ScalarKind = Literal["gaussian", "symlog_two_hot", "symexp_two_hot"]
-KINDS = ("gaussian", "symlog_two_hot", "symexp_two_hot")
+ScalarKind = Literal["gaussian", "mse", "symlog_two_hot", "symexp_two_hot"]
+KINDS = ("gaussian", "mse", "symlog_two_hot", "symexp_two_hot")
+SQUARED = {"gaussian": 0.5, "mse": 1.0}  # how much of the squared error is the loss
 
 
 class ScalarHead(nn.Module):
@@ -25,8 +26,9 @@ class ScalarHead(nn.Module):
         units: Width of every layer.
         num_layers: Layers before the output.
         style: Of the layers.
-        kind: gaussian (PlaNet, DreamerV1, V2): unit variance. symlog_two_hot (DreamerV3, 2023): bins spread evenly
-            over squashed numbers. symexp_two_hot (2024): over the numbers themselves, ever wider apart.
+        kind: gaussian (PlaNet, DreamerV1, V2): unit variance, which is half the squared error; mse: the whole of it.
+            symlog_two_hot (DreamerV3, 2023): bins spread evenly over squashed numbers. symexp_two_hot (2024): over the
+            numbers themselves, ever wider apart.
         num_bins: Of the distributions, an odd number.
         limit: Squashed number at the outermost bins.
         scale: Of the output's initial weights; 0 predicts exactly 0 at first.
@@ -52,7 +54,7 @@ class ScalarHead(nn.Module):
             raise ConfigError(f"num_bins: {num_bins} bins (3, 5, 7, ...: as many below 0 as above, and one at 0)")
         self.units, self.num_layers, self.style = units, num_layers, style
         self.kind, self.scale = kind, scale
-        self.output_dim = 1 if kind == "gaussian" else num_bins
+        self.output_dim = 1 if kind in SQUARED else num_bins
         self.register_buffer("bins", make_bins(kind, num_bins, limit), persistent=False)
 
     def bind(self, feature_dim: int) -> None:
@@ -67,7 +69,7 @@ class ScalarHead(nn.Module):
 
     def mean(self, outputs: Tensor) -> Tensor:
         """Return the numbers [...] that outputs stand for."""
-        if self.kind == "gaussian":
+        if self.kind in SQUARED:
             return outputs.squeeze(-1)
         mean = expectation(outputs, self.bins)
         return symexp(mean) if self.kind == "symlog_two_hot" else mean
@@ -75,8 +77,8 @@ class ScalarHead(nn.Module):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the losses [...] of targets [...], into which no gradient flows."""
         wanted = targets.detach()
-        if self.kind == "gaussian":
-            return 0.5 * (outputs.squeeze(-1) - wanted).square()
+        if self.kind in SQUARED:
+            return SQUARED[self.kind] * (outputs.squeeze(-1) - wanted).square()
         return two_hot_loss(outputs, symlog(wanted) if self.kind == "symlog_two_hot" else wanted, self.bins)
 
 

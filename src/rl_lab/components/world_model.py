@@ -22,7 +22,7 @@ from rl_lab.core import Actions, Batch, ConfigError, EnvSpec, Observation, tree_
 from rl_lab.core.context import as_it_is
 from rl_lab.core.seeds import ONE_AGENT, Seeds
 
-KL_FORMS = ("mean", "balanced", "separate")
+KL_FORMS = ("step", "mean", "balanced", "separate")
 LATENT = "latent"  # what act records of the state beside an action
 BATCH_KEYS = ("observations", "actions", "rewards", "is_first", "is_last", "is_terminal", LATENT)
 
@@ -37,14 +37,15 @@ class KLTerms:
     """How far the prior may be from the posterior.
 
     Args:
-        form: mean (PlaNet, DreamerV1: both learn from one KL), balanced (V2: each from its own, free nats of the mean)
-            or separate (V3: the same, free nats of every step).
+        form: step (PlaNet: both learn from one KL, free nats of every step), mean (DreamerV1: the same, free nats of
+            the mean), balanced (V2: each from its own, free nats of the mean) or separate (V3: each from its own, free
+            nats of every step).
         free_nats: Below it nothing is learned from the KL.
-        dyn_scale: Weight of the prior's loss; of both for the form mean.
+        dyn_scale: Weight of the prior's loss; of both for the forms step and mean.
         rep_scale: Weight of the posterior's loss.
     """
 
-    form: Literal["mean", "balanced", "separate"] = "separate"
+    form: Literal["step", "mean", "balanced", "separate"] = "separate"
     free_nats: float = 1.0
     dyn_scale: float = 1.0
     rep_scale: float = 0.1
@@ -108,11 +109,14 @@ class WorldModel(nn.Module):
         discount_horizon: float | None = None,
     ) -> None:
         super().__init__()
+        if cont is None and discount_horizon is not None:
+            raise ConfigError(
+                "components.world_model.discount_horizon: is learned by cont, and cont is null: set it to null"
+            )
         self.encoder, self.rssm, self.decoder, self.reward_head, self.cont_head = encoder, rssm, decoder, reward, cont
         self.kl_terms = kl
         self.decoder_scale, self.reward_scale, self.cont_scale = decoder_scale, reward_scale, cont_scale
         self.cont_target = 1.0 if discount_horizon is None else 1.0 - 1.0 / discount_horizon
-        self.folds_discount = discount_horizon is not None
 
     def bind(self, spec: EnvSpec, workflow: str, fuse: Fuse = as_it_is, seeds: Seeds = ONE_AGENT) -> None:
         """Make the layers for an environment; `workflow` is who asks, for errors, `fuse` makes kernels of parts."""
@@ -129,6 +133,11 @@ class WorldModel(nn.Module):
     def action_dim(self) -> int:
         """Return the numbers that the model reads of an action."""
         return self.action_code.dim
+
+    @property
+    def folds_discount(self) -> bool:
+        """Return whether the continuation is the discount."""
+        return self.cont_target < 1.0
 
     @property
     def feature_dim(self) -> int:
@@ -192,8 +201,10 @@ class WorldModel(nn.Module):
         metrics = {"kl": dyn.detach().mean(), "prior_entropy": self._entropy(prior)}
         metrics["posterior_entropy"] = self._entropy(posterior)
         free = options.free_nats
-        if options.form == "mean":
-            return {"kl": options.dyn_scale * kl(posterior, prior).mean().clamp(min=free)}, metrics
+        if options.form in ("step", "mean"):
+            one = kl(posterior, prior)  # [T, B]: teaches both
+            one = one.clamp(min=free).mean() if options.form == "step" else one.mean().clamp(min=free)
+            return {"kl": options.dyn_scale * one}, metrics
         rep = kl(posterior, prior.detach())  # [T, B]: teaches the posterior
         if options.form == "balanced":
             parts = dyn.mean().clamp(min=free), rep.mean().clamp(min=free)

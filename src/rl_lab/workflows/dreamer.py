@@ -17,12 +17,22 @@ from torch import Tensor
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.dynamics import Latent
 from rl_lab.components.exploration import reject_long_warm_up
-from rl_lab.components.imagination import Dream, Imagination, Outlook, Replayed, outlook, refreshed, replay_returns
+from rl_lab.components.imagination import (
+    Dream,
+    Imagination,
+    Outlook,
+    Replayed,
+    check_discount,
+    outlook,
+    refreshed,
+    replay_returns,
+)
 from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale, follow_all_ranks
 from rl_lab.components.returns import ReturnKind, return_computer
+from rl_lab.components.rssm_cores import split_weights
 from rl_lab.components.scalar_heads import ScalarHead, value_loss
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel, read_rows
@@ -41,6 +51,7 @@ from rl_lab.core import (
     hook,
 )
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
+from rl_lab.ops.schedules import linear_decay
 
 Behaviour = Literal["random", "sample", "noisy", "mode"]
 
@@ -49,12 +60,14 @@ class Dreamer(Workflow):
     """Dreamer for any actions; components: world_model, actor (WorldActor), critic (ScalarHead).
 
     Args:
-        gamma: Discount per env step; where the continuation has it folded in, only replayed values read it.
+        gamma: Discount per env step; where the continuation has one folded in (discount_horizon), the same.
         returns: Of dreams: lambda, n_step or monte_carlo.
         lam: Share of longer returns in lambda-returns, of replayed steps too.
         n_step: Imagined steps of n-step returns.
         horizon: Steps of imagination.
-        actor_gradient: dynamics (through the imagined steps) or reinforce.
+        root_cont: Whether the episode goes on from where a dream starts: predicted as everywhere (V3 of 2024), or
+            recorded (V2, V3 of 2023).
+        actor_gradient: dynamics (through the imagined steps), reinforce, or auto: reinforce where actions have choices.
         entropy_scale: Weight of the policy's entropy, in nats.
         return_scale: percentile (advantages in units of the spread of returns, V3) or none.
         slow_target: Whether lambda-returns bootstrap from the slow critic (V2) or from the critic itself.
@@ -71,6 +84,8 @@ class Dreamer(Workflow):
         epsilon: How often a random choice takes the place of the policy's while exploring, where actions have choices.
         eval_samples: Whether evaluation samples from the policy too (V3) instead of taking its mode.
         random_steps: Env steps with uniformly random actions at the start.
+        tanh_rewards: Whether updates see the tanh of rewards (V2 on Atari); returns are reported as they are.
+        learning_rate_schedule: constant or linear (to 0 at the end of the phase), of all three optimisers.
     """
 
     batches_seeds = reduces_over_ranks = True
@@ -83,7 +98,8 @@ class Dreamer(Workflow):
         lam: UnitInterval = 0.95,
         n_step: Count = 5,
         horizon: Count = 15,
-        actor_gradient: Literal["dynamics", "reinforce"] = "reinforce",
+        root_cont: Literal["predicted", "recorded"] = "predicted",
+        actor_gradient: Literal["dynamics", "reinforce", "auto"] = "reinforce",
         entropy_scale: NonNegative = 3e-4,
         return_scale: Literal["percentile", "none"] = "percentile",
         slow_target: bool = False,
@@ -99,19 +115,24 @@ class Dreamer(Workflow):
         epsilon: UnitInterval = 0.0,
         eval_samples: bool = True,
         random_steps: Natural = 0,
+        tanh_rewards: bool = False,
+        learning_rate_schedule: Literal["constant", "linear"] = "constant",
     ) -> None:
         super().__init__()
-        if joint and actor_gradient == "dynamics":
-            raise ConfigError("algorithm.joint: must be false for actor_gradient dynamics: it would learn to flatter")
+        if joint and actor_gradient != "reinforce":
+            why = "the model would learn to flatter"
+            raise ConfigError(f"algorithm.joint: must be false for actor_gradient {actor_gradient}: {why}")
         self.gamma, self.lam, self.horizon = gamma, lam, horizon
         self.returns = return_computer(returns, lam=lam, n=n_step)
-        self.actor_gradient, self.entropy_scale, self.epsilon = actor_gradient, entropy_scale, epsilon
+        self.root_cont, self.actor_gradient = root_cont, actor_gradient
+        self.entropy_scale, self.epsilon, self.tanh_rewards = entropy_scale, epsilon, tanh_rewards
         self.return_scale = ReturnScale() if return_scale == "percentile" else None
         self.slow_target, self.slow_weight = slow_target, slow_weight
         self.tau, self.target_update_every = tau, target_update_every
         self.replay_value_scale, self.store_latents, self.is_joint = replay_value_scale, store_latents, joint
         self.model_grad_norm, self.behavior_grad_norm = model_grad_norm, behavior_grad_norm
         self.noise_std, self.eval_samples, self.random_steps = noise_std, eval_samples, random_steps
+        self.learning_rate_schedule = learning_rate_schedule
 
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `world_model`, `actor` and `critic`."""
@@ -120,13 +141,17 @@ class Dreamer(Workflow):
         self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
         self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
         self.world_model.bind(context.spec, "Dreamer", context.fuse, context.seeds)
+        check_discount(self.gamma, self.world_model)
         if self.noise_std > 0.0 and self.epsilon == 0.0 and not self.world_model.action_code.num_numbers:
             raise ConfigError("algorithm.noise_std: is for continuous actions (others: algorithm.epsilon)")
+        if self.actor_gradient == "auto":
+            self.actor_gradient = "reinforce" if self.world_model.action_code.num_choices else "dynamics"
         self.actor.bind(self.world_model.feature_dim, context.spec)
         self.critic.bind(self.world_model.feature_dim)
         self.to(context.device)
         self.slow_critic = frozen_copy(self.critic)
-        self.models = Learner(context, "world_model", trained(self.world_model), max_grad_norm=self.model_grad_norm)
+        models, joined = trained(self.world_model), split_weights(self.world_model)
+        self.models = Learner(context, "world_model", models, max_grad_norm=self.model_grad_norm, joined=joined)
         self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=self.behavior_grad_norm)
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
@@ -177,6 +202,7 @@ class Dreamer(Workflow):
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update world model, critic and actor on one batch."""
+        self._set_rates(phase)
         found = self._update_all(self._rows(batch))
         self._count_update()
         return self._reported(*found)
@@ -184,11 +210,13 @@ class Dreamer(Workflow):
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update the world model alone."""
+        self._set_rates(phase)
         return self._reported(*self._update_model(self._rows(batch)))
 
     @hook
     def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Update critic and actor alone, in dreams of a world model that stays as it is."""
+        self._set_rates(phase)
         metrics = self._update_behavior(self._rows(batch))
         self._count_update()
         return self._seeds.means(metrics)
@@ -198,8 +226,14 @@ class Dreamer(Workflow):
         """Report how well what follows the first rows of sequences is predicted from actions alone, by one agent."""
         return self._seeds.first(self, evaluate_predictions)(self.world_model, self._rows(batch), phase)
 
+    def _set_rates(self, phase: Phase) -> None:
+        if self.learning_rate_schedule == "linear":
+            for learner in (self.models, self.actors, self.critics):
+                learner.set_rate(linear_decay(learner.initial_rate, phase.progress))
+
     def _rows(self, batch: Batch) -> Batch:
-        return self._seeds.split(read_rows(batch))
+        rows = read_rows(batch)
+        return self._seeds.split({**rows, "rewards": rows["rewards"].tanh()} if self.tanh_rewards else rows)
 
     def _reported(self, metrics: dict[str, Tensor], latents: Latent) -> Metrics | Update:
         metrics = self._seeds.means(metrics)
@@ -258,7 +292,8 @@ class Dreamer(Workflow):
         """Return the losses of a dream, and of the replayed steps [T, B] that it began in."""
         judge = self.slow_critic if self.slow_target else self.critic
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
-            view = outlook(dream, self.world_model, judge, self.returns, gamma=self.gamma)
+            first = (~replayed.is_terminal).transpose(0, 1).flatten() if self.root_cont == "recorded" else None
+            view = outlook(dream, self.world_model, judge, self.returns, gamma=self.gamma, first=first)
         learn = partial(value_loss, self.critic, self.slow_critic, slow_weight=self.slow_weight)
         critic_loss, values = learn(dream.features[:-1].detach(), view.returns, view.weights)
         actor_loss, metrics = self._actor_loss(dream, view)

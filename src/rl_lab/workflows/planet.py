@@ -21,6 +21,7 @@ from rl_lab.components.learner import Learner, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.planners import Planner
 from rl_lab.components.prediction import NUM_PLANNED, evaluate_predictions, planning_gain
+from rl_lab.components.rssm_cores import split_weights
 from rl_lab.components.world_model import WorldModel, read_rows
 from rl_lab.core import (
     Actions,
@@ -75,8 +76,9 @@ class PlaNet(Workflow):
         self._device, self.code = context.device, model.action_code
         planner.reject_horizon(context.spec)
         self.world_model, self.planner = model.to(self._device), planner
+        bound, joined = self.max_grad_norm, split_weights(model)
         self.models = Learner(
-            context, "world_model", trained(self.world_model), lr=1e-3, eps=1e-4, max_grad_norm=self.max_grad_norm
+            context, "world_model", trained(model), lr=1e-3, eps=1e-4, max_grad_norm=bound, joined=joined
         )
         self._update = context.static(self._learn)
         self._decisions = Decisions(self._decide, context)
