@@ -251,9 +251,9 @@ SHALLOW = tuple(  # every layer is traced anew in every graph
 )
 
 
-def first_updates(preset, way, device="cpu", count=6, sizes=SIZES, **options):
+def first_updates(preset, way, count=6, sizes=SIZES, **options):
     """Return the metrics of the first updates of a small agent, [count, metrics], and their names."""
-    given = [f"experiment.{key}={value}" for key, value in {"device": device, "compile": way, **options}.items()]
+    given = [f"experiment.{key}={value}" for key, value in {"compile": way, **options}.items()]
     composed = compose([f"+preset={preset}", "+environment=tensor_pendulum", *sizes, *given])
     made = assemble(composed, Targets(AllowList()))
     buffer, collector = made.context.buffers["replay"], make_collector(made.env)
@@ -283,22 +283,6 @@ def test_an_update_in_low_precision_is_near_the_exact_one(preset):
     low, _ = first_updates(preset, "eager", count=1, precision="bfloat16")
     assert not torch.equal(low, exact)
     torch.testing.assert_close(low, exact, rtol=0.05, atol=0.02, msg=lambda text: f"{names}: {text}")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("preset", ["dreamer_v3", "dreamer_v3_2023", "dreamer_v1"])
-def test_eager_compiled_and_captured_updates_agree_on_a_gpu(preset):
-    eager, names = first_updates(preset, "eager", "cuda")
-    compared = 1 if preset == "dreamer_v3" else len(eager)  # its outermost bins are 4.85e8: rounding moves later values
-    for way in ("compiled", "captured"):
-        found, _ = first_updates(preset, way, "cuda")
-        torch.testing.assert_close(
-            found[:compared], eager[:compared], rtol=1e-2, atol=1e-3, msg=lambda text: f"{names}: {text}"
-        )
-    again, _ = first_updates(preset, "captured", "cuda")
-    assert torch.equal(again, found)  # to the bit
-    low, _ = first_updates(preset, "captured", "cuda", precision="bfloat16")
-    torch.testing.assert_close(low[:1], eager[:1], rtol=0.05, atol=0.02, msg=lambda text: f"{names}: {text}")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
