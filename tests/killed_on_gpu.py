@@ -1,4 +1,4 @@
-"""Runs that are killed between two checkpoints and go on, as processes of their own: what has seen a GPU cannot fork."""
+"""Runs that are killed and go on, each in a process of its own: what has seen a GPU cannot fork."""
 
 import subprocess
 import sys

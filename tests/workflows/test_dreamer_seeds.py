@@ -24,6 +24,7 @@ from tests.workflows.parts import collect, make_collector
 from tests.workflows.test_dreamer import NAMES, SIZES
 
 NUM = 3
+CLOSE = {"rel": 1e-4, "abs": 1e-5}
 SMOOTH = [f"++optimizers.{name}.eps=0.1" for name in NAMES]  # steps follow gradients, not the signs of tiny ones
 
 
@@ -86,9 +87,10 @@ def test_updates_are_those_of_agents_alone(preset, env, monkeypatch):
     for _ in range(2):
         rows = [update(agent, batch)[0] for agent, batch in zip(alone, batches, strict=True)]
         found, _ = update(together, tree_cat(batches))
-        for name, value in found.items():
-            mean = sum(float(row[name]) for row in rows) / NUM
-            assert float(value) == pytest.approx(mean, rel=1e-4, abs=1e-5), name
+        for name in rows[0]:
+            own = [float(row[name]) for row in rows]
+            assert [float(found[f"{name}/seed_{agent}"]) for agent in range(NUM)] == pytest.approx(own, **CLOSE), name
+            assert float(found[name]) == pytest.approx(sum(own) / NUM, **CLOSE), name
     for agent, workflow in enumerate(alone):
         for name, own in workflow.state_dict().items():
             torch.testing.assert_close(together.state_dict()[name][agent], own, rtol=1e-5, atol=1e-6, msg=name)
@@ -185,7 +187,8 @@ def test_a_run_reports_every_agent_and_counts_the_steps_of_each(tmp_path, monkey
     keys = {key for row in rows for key in row}
     assert {"collect/return", "collect/return/seed_0", "collect/return/seed_1", "train/kl"} <= keys
     assert {"eval/return", "eval/return/seed_0", "eval/return/seed_1", "eval/prediction_error_1"} <= keys
-    assert not any(key.startswith("train/") and "seed_" in key for key in keys)
+    assert {"train/kl/seed_0", "train/kl/seed_1", "train/actor_grad_norm/seed_1"} <= keys
+    assert any(row["train/kl/seed_0"] != row["train/kl/seed_1"] for row in rows if "train/kl" in row)
     found = json.loads(lab("evaluate", "run", "--episodes", "3", "--json"))
     assert found["episodes"] == 6
     assert found["return"] == pytest.approx((found["return/seed_0"] + found["return/seed_1"]) / 2)
