@@ -108,6 +108,10 @@ def test_sequences_are_those_of_the_host_and_nothing_waits(cross_episodes):
         with no_waiting():
             batch = device.sample()
             device.write_back({"latent": batch["latent"] + 1})
+        device.add(tree_map(torch.Tensor.cuda, piece))
+        host.add(piece)
+        with no_waiting():  # some rows of the batch are gone
+            device.write_back({"latent": batch["latent"] + 1})
         assert {leaf.device.type for _, leaf in tree_leaves(batch)} == {"cuda"}
     for name, store in host.get_state()["stores"].items():
         for slot, segment in store["slots"].items():

@@ -79,7 +79,9 @@ def test_lengths_scales_and_means():
         for agent in range(3):
             assert norms[index, agent].item() == pytest.approx(np.sqrt((array[agent] ** 2).sum()), rel=1e-6)
             np.testing.assert_allclose(scaled[index][agent], array[agent] * factors[index][agent].item(), rtol=1e-6)
-    assert Seeds(3).means({"a": torch.tensor([1.0, 2.0, 6.0])})["a"].item() == 3.0
+    found = Seeds(3).means({"a": torch.tensor([1.0, 2.0, 6.0]), "b": torch.tensor([0.0, 0.0, 3.0])})
+    means, own = {"a": 3.0, "b": 1.0}, {"a/seed_0": 1.0, "a/seed_1": 2.0, "a/seed_2": 6.0, "b/seed_2": 3.0}
+    assert {name: float(value) for name, value in found.items()} == means | own | {"b/seed_0": 0.0, "b/seed_1": 0.0}
 
 
 def test_one_agent_is_as_it_is():

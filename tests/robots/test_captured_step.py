@@ -6,17 +6,16 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_lab.robots import legged_env
 from rl_lab.robots.captured_step import CapturedStep, KeptTensors, fresh
 from rl_lab.robots.managers import commands, events
 from rl_lab.robots.sim.interface import NO_GRAPHS, make_sim
+from tests.no_looks import NoLooks
 from tests.robots.tasks import task
 from tests.robots.test_legged_env import DELAYED, EVERYTHING, MOVING, actions, assert_equal, everything
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::lift_fresh", "aten::masked_select", "aten::unique"}
 
 
 class Owner:
@@ -95,16 +94,6 @@ def test_an_environment_with_its_state_in_place_does_the_same(monkeypatch):
     assert held == {id(t) for t in (kept._elapsed, *kept._actions, kept.commands.value, *kept._reader.memory.values())}
 
 
-class NoLooks(TorchDispatchMode):
-    """Refuses whatever waits for a device, or copies from the host in a way that a graph cannot hold."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert function.name() not in LOOKS, function.name()
-        if function.name() in ("aten::index.Tensor", "aten::index_put_"):
-            assert all(index is None or index.dtype != torch.bool for index in args[1]), "a mask as an index"
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("name", ["legged_quadruped", "legged_quadruped_rough", "legged_pm01", "legged_g1"])
 def test_a_step_never_looks_at_a_value(name, monkeypatch):
     for module in (legged_env, commands, events):  # as on a GPU
@@ -119,7 +108,7 @@ def test_a_step_never_looks_at_a_value(name, monkeypatch):
         monkeypatch.setattr(env.world.sim, method, _outside(env.world.sim, method))
     action = torch.zeros(3, len(env.robot.joints))
     for _ in range(5):
-        with NoLooks():
+        with NoLooks(is_captured=True):
             env.step(action)
 
 

@@ -12,6 +12,7 @@ from rl_lab.config.resume import config_files
 from rl_lab.config.targets import Targets
 from rl_lab.core import EnvironmentFault
 from rl_lab.tracking.run_directory import RunDirectory
+from tests.killed_on_gpu import assert_a_killed_run_ends_in_the_same_bits
 from tests.test_kill_resume import fingerprint, finish, kill_at_a_random_moment, start
 
 torch.set_num_threads(1)
@@ -62,6 +63,13 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert not list((whole / "media").iterdir())
     names = [path.name for path in sorted((killed / "media").iterdir())]
     assert names == [f"train_{step:09d}.mp4" for step in (768, 1_536, 2_304)]  # rollouts of 48 x 16 steps
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_killed_run_on_a_gpu_ends_in_the_same_bits(tmp_path):
+    on_gpu = ["experiment.device=cuda", "environment.simulation.deterministic=true"]
+    overrides = ["+experiment=quadruped_flat_ppo", *SMALL, *on_gpu]
+    assert_a_killed_run_ends_in_the_same_bits(overrides, tmp_path, kill_at=7)  # of 13
 
 
 def test_a_world_that_is_not_finite_is_dumped_in_the_runs_directory(tmp_path, monkeypatch):

@@ -32,6 +32,8 @@ from rl_lab.tracking.fingerprint import tree_hash
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.workflows.parts import collect, make_collector
 
+CPU = torch.device("cpu")
+
 
 def phase(progress=0.0, **options):
     calls = (HookCall("collect"), HookCall("update_agent", is_update=True))
@@ -60,14 +62,15 @@ def start(
     static=None,
     factory=None,
     ranks=ALONE,
+    device=CPU,
 ):
     """Initialise a workflow; `components` is a function, so that the seed decides their weights too."""
     seed_everything(seed)
-    factories = dict.fromkeys(names, factory or partial(torch.optim.Adam, lr=lr, fused=True))
+    factories = dict.fromkeys(names, factory or partial(torch.optim.Adam, lr=lr, fused=device == CPU))
     workflow.initialize(
         WorkflowContext(
             config={},
-            device=torch.device("cpu"),
+            device=device,
             spec=spec,
             num_envs=num_envs,
             components=Named("component", components()),

@@ -189,12 +189,12 @@ class SequenceBuffer(Buffer):
             raise LabError(f"a sequence buffer takes back {wanted} (refreshed) after a sample, got {sorted(values)}")
         lanes, numbers, totals = self._drawn
         index = (numbers % self._length * self._lanes + lanes).flatten()
-        order = self._last_of_each(index)
+        order, held = self._last_of_each(index), None
         if totals is not self._starts.totals:  # rows were added since
-            oldest = torch.from_numpy(self._starts.totals - self._length).to(self._home)
-            order = order[(numbers >= oldest[lanes]).flatten()[order]]
+            oldest = self._placement.bring(torch.from_numpy(self._starts.totals - self._length))
+            held = (numbers >= oldest[lanes]).flatten()[order]
         rows = self._placement.fetch(tree_map(lambda leaf: leaf.flatten(0, 1), dict(values)))
-        self._stores["refreshed"].patch(index[order], tree_map(lambda leaf: leaf[order], rows))
+        self._stores["refreshed"].patch(index[order], tree_map(lambda leaf: leaf[order], rows), held)
 
     def statistics(self) -> dict[str, float]:
         """Return how much it holds and how many sequences can be drawn."""

@@ -244,6 +244,8 @@ def print_results(results: list[dict[str, Any]], as_json: bool) -> None:
         last, highest = result.get("last", {}), result.get("highest", {})
         table = Table("metric", "last", "highest", title="result")
         for name in last:
+            if name.startswith("train/") and "/seed_" in name:  # of single agents: the means are enough here
+                continue
             table.add_row(name, f"{last[name]:.6g}", f"{highest[name]:.6g}" if name in highest else "")
         console.print(table)
         console.print(f"run: {result['run']} ({result['status']})", highlight=False)

@@ -76,10 +76,13 @@ class Seeds:
         return tree if self.num == 1 else tree_map(lambda leaf: leaf.movedim(0, dim).flatten(dim, dim + 1), tree)
 
     def means(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the means over agents of numbers [S]."""
+        """Return the means over agents of numbers [S], and each agent's own as `name/seed_0` and so on."""
         if self.num == 1:
             return metrics
-        return dict(zip(metrics, torch.stack(list(metrics.values())).mean(1).unbind(), strict=True))
+        every = torch.stack(list(metrics.values()))  # [K, S]
+        names = [f"{name}/seed_{agent}" for name in metrics for agent in range(self.num)]
+        own = dict(zip(names, every.flatten().unbind(), strict=True))
+        return dict(zip(metrics, every.mean(1).unbind(), strict=True)) | own
 
     def norms(self, tensors: Tensors) -> Tensor:
         """Return the lengths of tensors, [K], or those of every agent's, [K, S]."""

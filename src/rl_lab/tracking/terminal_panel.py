@@ -62,11 +62,14 @@ class ProgressPanel:
         return Panel(Group(bar, head, self._metrics()), title=escape(self._title), title_align="left")
 
     def _metrics(self) -> Table:
-        """Return the returns first, what is true of buffers last, two to a line."""
+        """Return the returns first, then what is true of buffers, then of single agents, two to a line."""
         table = Table.grid(padding=(0, 2))
-        order = sorted(self._view.metrics, key=lambda key: ("return" not in key, key.startswith("buffer/"), key))
-        keys = order[:_MAX_METRICS]
+        keys = sorted(self._view.metrics, key=_place)[:_MAX_METRICS]
         cells = [f"{escape(key)} [bold]{number(self._view.metrics[key])}[/]" for key in keys]
         for start in range(0, len(cells), 2):
             table.add_row(*cells[start : start + 2])
         return table
+
+
+def _place(key: str) -> tuple[bool, bool, bool, str]:
+    return "/seed_" in key, "return" not in key, key.startswith("buffer/"), key

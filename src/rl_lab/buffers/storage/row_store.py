@@ -69,10 +69,16 @@ class RowStore:
         self.layout.write(words, tree)
         self.put_words(index, words)
 
-    def patch(self, index: Tensor, tree: Tree) -> None:
-        """Write parts of the rows at `index` [R], each row once; parts that `tree` lacks keep their values."""
-        words = self.rows.index_select(0, index)
+    def patch(self, index: Tensor, tree: Tree, chosen: Tensor | None = None) -> None:
+        """Write parts of the rows at `index` [R], or of the `chosen` [R] of them; what `tree` lacks keeps its values.
+
+        A row that is there twice has the same values, and is chosen or not, both times.
+        """
+        old = self.rows.index_select(0, index)
+        words = old if chosen is None else old.clone()
         self.layout.write(words, tree, is_partial=True)
+        if chosen is not None:  # a choice of rows would be a shape that the device has to tell
+            words = torch.where(chosen.unsqueeze(-1), words, old)
         self.put_words(index, words)
 
     def put_words(self, index: Tensor, words: Tensor) -> None:
