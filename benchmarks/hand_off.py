@@ -1,7 +1,7 @@
-"""One world model, four users: its own actor, CEM and MPPI that plan in it, a new actor that learns from dreams of it.
+"""One world model, four users: its own actor, CEM and MPPI that plan in it, a new actor that learns in its dreams.
 
-Trains the world model as `dreamer_cartpole` does, or takes that of a run of it. What then uses its checkpoint differs in
-YAML alone, and none of it changes the model: PlaNet searches it at every step, with one planner and with the other; a
+Trains the world model as `dreamer_cartpole` does, or takes that of a run of it. What then uses its checkpoint differs
+in YAML alone, and none of it changes the model: PlaNet searches it at every step, with one planner and the other; a
 Dreamer that has learned nothing yet learns in it. Each is evaluated on fresh episodes, beside random actions. About
 twenty minutes of one core; `results/hand_off.csv` and `.json`. What is there already is not done again.
 
