@@ -249,7 +249,7 @@ def add_floor(spec: mujoco.MjSpec) -> None:
 
 def with_home(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
     """Compile, and again with the keyframe "home": the default pose at the spawn height."""
-    model = spec.compile()
+    model = compile_spec(spec, robot)
     qpos = model.qpos0.copy()
     root = model.body(robot.base)
     if model.body_jntnum[root.id] != 1 or model.jnt_type[model.body_jntadr[root.id]] != mujoco.mjtJoint.mjJNT_FREE:
@@ -262,4 +262,12 @@ def with_home(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
     for key in list(spec.keys):
         spec.delete(key)
     spec.add_key(name="home", qpos=qpos, ctrl=ctrl)
-    return spec.compile()
+    return compile_spec(spec, robot)
+
+
+def compile_spec(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
+    """Compile; what MuJoCo refuses, such as too little `<size memory>`, is one line."""
+    try:
+        return spec.compile()
+    except ValueError as error:
+        raise ConfigError(f"robot {robot.name!r}: MuJoCo cannot compile it: {' '.join(str(error).split())}") from None
