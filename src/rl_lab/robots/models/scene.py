@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import mujoco
 
 from rl_lab.core import ConfigError, unknown_name
-from rl_lab.robots.managers.terms import not_negative, positive, whole
+from rl_lab.robots.managers.terms import check_keys, not_negative, positive, whole
 from rl_lab.robots.models.robot import Joint, Robot
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ class Physics:
     ls_iterations: int = 20
     actuator_delay: float = 0.0
     max_actuator_delay: float = 0.0
+
+
+def read_simulation(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what of `environment.simulation` is physics, and what are options of the backend."""
+    own = ("backend", "num_threads", "deterministic", "contacts", "constraints")
+    known = [field.name for field in fields(Physics)]
+    check_keys("environment.simulation", config, (*own, *known))
+    physics, options = ({key: config[key] for key in keys if key in config} for keys in (known, own))
+    return physics, options
 
 
 def compile_scene(
