@@ -192,7 +192,7 @@ class LeggedEnv(VectorEnv):
         """Act, let time pass, and return where that led."""
         self._events.advance(self.world)
         self.world.sim.write("ctrl", self._control(actions, self.world.joint_offset))
-        self.world.sim.step(self.substeps)
+        self._reader.step(self.substeps)
         if self._captured is None:
             self.world.sim.check()
         self._elapsed = self._elapsed + 1.0
