@@ -7,7 +7,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /lab
-ARG EXTRAS=mujoco,atari,box2d,minigrid,video,plot,export,tune,launch,human
+ARG EXTRAS=mujoco,atari,box2d,minigrid,video,plot,export,tune,launch,human,lerobot-data
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1 MUJOCO_GL=egl
 
 # torch for CPUs, in a layer that stays when the code changes.

@@ -9,11 +9,13 @@ RLPD learns from the task's own detector, as HIL-SERL does from a classifier.
 All are scored twice, by the same rule: the last checkpoint, and the one that was best in the run's own evaluations (of
 100 episodes, every 1,000 updates; RLPD every 2,000 env steps of 50 episodes). Both on 100 fresh episodes. Rows go to
 `results/human_comparison.*`, a line per variant beside the paper's ablations to `results/human_comparison_table.csv`.
+The two tasks from pictures (two arms, three cameras) are for one seed, an hour each, and need OpenGL.
 Interrupt it when you like: the same command goes on.
 
     python benchmarks/human_comparison.py
     python benchmarks/human_comparison.py --tasks bc hiors --seeds 1 --parallel 1
     taskset -c 0-7 python benchmarks/human_comparison.py --parallel 8
+    python benchmarks/human_comparison.py --tasks pixels_bc pixels_hiors --seeds 1 --name human_comparison_pixels
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from statistics import mean
 from typing import Any
 
@@ -31,15 +34,19 @@ from training_runs import Row, Task, benchmark, call, json_lines, parser, run_di
 NAME = "human_comparison"
 SUCCESS = "info/is_success"
 RULES = "buffers.accepted.into.acceptance"
+REPLAY = "buffers.replay.parts.online"
 SHORTER = ("training.phases.1.duration_steps=8000", "training.total_timesteps=8320")  # env steps, as Hi-ORS has
 NO_CORRECTIONS = "training.operator.max_takeovers=0"  # the human still judges
 
 
+HAS_PYARROW = find_spec("pyarrow") is not None  # without it: the lab's own format, the same learning
+ACCEPTED, ONLINE = ((), ()) if HAS_PYARROW else (("buffers.accepted.format=lab",), (f"{REPLAY}.format=lab",))
 ERRS = ("environment.num_envs=1", "+training.operator.hasty=0.2", "+training.operator.false_success=0.05")
 
 
 def variant(experiment: str, *overrides: str) -> Task:
-    return Task(metric=SUCCESS, experiment=experiment, overrides=overrides)
+    recorded = {"hiors": ACCEPTED, "rlpd": ONLINE}.get(experiment.split("_")[0], ())
+    return Task(metric=SUCCESS, experiment=experiment, overrides=(*overrides, *recorded))
 
 
 def hiors(*overrides: str) -> Task:
@@ -48,9 +55,7 @@ def hiors(*overrides: str) -> Task:
 
 TASKS = {
     "bc": variant("hiors_bc_insertion"),
-    "bc_1000": variant(
-        "hiors_bc_insertion", "training.phases.1.duration_updates=1000", "algorithm.decay_updates=1000"
-    ),
+    "bc_1000": variant("hiors_bc_insertion", "training.phases.1.duration_updates=1000", "algorithm.decay_updates=1000"),
     "bc_more": variant("hiors_bc_insertion", "training.total_timesteps=1_600"),  # as many human steps as Hi-ORS has
     "hiors": hiors(),
     "no_corrections": hiors(NO_CORRECTIONS),
@@ -66,6 +71,17 @@ TASKS |= {
     "rlpd_no_corrections": variant("rlpd_insertion", *SHORTER, NO_CORRECTIONS),
     "rlpd_more": variant("rlpd_insertion"),  # half as many steps again
 }
+INSERTION = tuple(TASKS)
+TASKS |= {"sac_pi0": variant("sac_pi0_insertion")}  # asked for by name: a flow policy that critics improve
+SMALL = (  # an hour of one core
+    "+environment.env_kwargs.spread=0.3",
+    "components.encoder.channels=[16,32,64]",
+    "buffers.accepted.into.batch_size=64",
+)
+TASKS |= {
+    "pixels_bc": variant("hiors_bc_pick_and_place_pixels", *SMALL),
+    "pixels_hiors": variant("hiors_pick_and_place_pixels", *SMALL),
+}
 PAPER = {  # success in percent, Insert-Moisturizer on a real robot (arXiv 2510.26406)
     "bc": "57",
     "hiors": "80",
@@ -79,7 +95,9 @@ PAPER = {  # success in percent, Insert-Moisturizer on a real robot (arXiv 2510.
 
 
 def main() -> None:
-    args = parser(__doc__ or "", NAME, TASKS, num_seeds=3).parse_args()
+    options = parser(__doc__ or "", NAME, TASKS, num_seeds=3)
+    options.set_defaults(tasks=list(INSERTION))
+    args = options.parse_args()
     benchmark(TASKS, args)
     lines = table(json.loads((RESULTS / f"{args.name}.json").read_text())["rows"], args.name, args.episodes)
     write_csv(f"{args.name}_table", lines)

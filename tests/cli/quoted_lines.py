@@ -92,7 +92,7 @@ QUOTED = {
     "training.gradient_accumulation_steps=1 logging.project=ours logging.entity=us": (  # keys of its base config
         f"lab learner +experiment=rlpd_pick_and_place {PLACE} experiment.seed=1 logging.every_updates=10 "
         "training.checkpoint_updates=500 training.num_eval_episodes=100 buffers.replay.batch_size=64 "
-        "buffers.replay.parts.online.capacity=5000"
+        "buffers.replay.parts.online.into.capacity=5000"
     ),
     "bash run_actor.sh": f"lab actor +experiment=sac_pi0_pick_and_place {PLACE}",
     "bash run_learner.sh": f"lab learner +experiment=sac_pi0_pick_and_place {PLACE}",

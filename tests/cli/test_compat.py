@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_one_line(line, message, lab, fails):
             "lab learner +experiment=rlpd_pick_and_place transport.kind=network transport.address=10.0.0.1:5588 "
             "environment.num_envs=1 logging.every_updates=5 training.checkpoint_updates=7 "
             "training.num_eval_episodes=3 logging.wandb=ours buffers.replay.batch_size=64 "
-            "buffers.replay.parts.online.capacity=9",
+            "buffers.replay.parts.online.into.capacity=9",
         ),
         (
             "run_learner_sft.sh batch_size=16 seed=3",

@@ -21,10 +21,10 @@ from rl_lab.config.socket_path import socket_of
 from rl_lab.config.targets import Targets
 from rl_lab.core import private_directory
 from rl_lab.core.errors import ConfigError
-from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.core.operator import operator_id
 from rl_lab.distributed.transport.certificates import create_authority, issue
 from rl_lab.distributed.transport.interface import TransportError, Weights
+from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.orchestration import learner as learner_module
 from rl_lab.orchestration.bulletin import Bulletin, pack, unpack
 from rl_lab.orchestration.signals import Interrupted

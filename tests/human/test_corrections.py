@@ -82,10 +82,14 @@ def test_resume_is_exact(whole, tmp_path):
             "expert: {_target_: rl_lab.human.experts.InsertionExpert}}",
             "training.operator: PPO learns from rollouts of its own in phase .*, where no operator may act",
         ),
-        ("bc_insertion", "environment=pendulum", r"InsertionExpert gives 3 numbers; 'Pendulum-v1' takes"),
+        (
+            "bc_insertion",
+            "environment=pendulum|buffers.demonstrations.format=lab",
+            r"InsertionExpert gives 3 numbers; 'Pendulum-v1' takes",
+        ),
     ],
 )
 def test_bad_input_is_one_line(experiment, override, line, tmp_path):
     with pytest.raises(ConfigError, match=line) as caught:
-        assemble(composed(experiment, tmp_path, *TINY, override), Targets(AllowList()))
+        assemble(composed(experiment, tmp_path, *TINY, *override.split("|")), Targets(AllowList()))
     assert "\n" not in str(caught.value)

@@ -98,6 +98,14 @@ def test_angles_bring_the_tool_there_pointing_down(env):
         assert np.abs(turned[:, 1]) == pytest.approx([0, 1, 0], abs=1e-5)  # fingers along y
 
 
+def test_objects_begin_in_a_share_of_their_area():
+    small = make_env(NAME, spread=0.25)
+    places = np.array([small.reset(seed=seed)[0][[14, 15, 17, 18]] for seed in range(100)]) / 10.0  # metres
+    middle, half = np.array([-0.245, -0.065, 0.245, -0.065]), np.array([0.075, 0.065, 0.075, 0.065]) / 4.0
+    assert (np.abs(places - middle) <= half + 1e-6).all()
+    assert (np.abs(places - middle).max(0) > 0.9 * half).all()
+
+
 def test_success_is_both_objects_in_the_box_and_open_grippers(env):
     inside, outside = (-0.04, 0.05, 0.03), (0.2, -0.1, 0.018)
     put(env, inside, (0.04, 0.05, 0.03))

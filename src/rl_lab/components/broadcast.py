@@ -52,6 +52,6 @@ class Broadcast:
             digest = hashlib.sha256()
             for name, tensor in base.items():
                 digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-                digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+                digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
             self._known = state, torch.tensor(list(digest.digest()), dtype=torch.uint8)
         return self._known[1]

@@ -92,17 +92,19 @@ class Front:
                 self._refusals.add(address, "there are too many connections")
                 peer.close()
                 continue
-            threading.Thread(target=self._attend, args=(peer, address), name="transport-peer", daemon=True).start()
+            try:
+                threading.Thread(target=self._attend, args=(peer, address), name="transport-peer", daemon=True).start()
+            except RuntimeError as error:  # the system gives no more threads
+                self._refusals.add(address, str(error))
+                self._room.release()
+                peer.close()
 
     def _attend(self, peer: socket.socket, address: str) -> None:
         """Pass on what a peer says until it leaves, and say so where it was a stranger."""
-        name, inner = f"rl-lab-{secrets.token_hex(16)}", socket.socket(socket.AF_UNIX)
-        visit, why = (
-            _Visit(address, (peer, inner)),
-            "it has no certificate of this lab that is valid, or left too early",
-        )
+        name, visit = f"rl-lab-{secrets.token_hex(16)}", None
+        why = "it has no certificate of this lab that is valid, or left too early"
         try:
-            with peer, inner:
+            with peer, socket.socket(socket.AF_UNIX) as inner:
                 peer.settimeout(_HELLO_S)
                 first = peer.recv(1, socket.MSG_PEEK)
                 if first != _TLS_HANDSHAKE:
@@ -112,6 +114,7 @@ class Front:
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
                 inner.bind(f"\0{name}")
+                visit = _Visit(address, (peer, inner))
                 with self._guard:
                     self._visits[f"unix-abstract:{name}"] = visit
                 inner.connect(f"\0{self._inner}")
@@ -127,7 +130,7 @@ class Front:
             with self._guard:
                 self._visits.pop(f"unix-abstract:{name}", None)
             self._room.release()
-            if not visit.is_known and not self._is_closing:
+            if not (visit is not None and visit.is_known) and not self._is_closing:
                 self._refusals.add(address, why)
 
 

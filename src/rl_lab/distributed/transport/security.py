@@ -39,10 +39,11 @@ def read_keys(certificate: Path, role: str, name: str | None = None) -> KeyFiles
 
     paths = (certificate.with_name(f"{CA_NAME}.pem"), certificate, certificate.with_suffix(".key"))
     try:
-        keys = KeyFiles(*(path.read_bytes() for path in paths), certificate.parent)
+        authority, own, key = (path.read_bytes() for path in paths)
     except OSError as error:
         text = f"certificate {certificate}: {error.filename} cannot be read ({reason(error)})"
         raise UsageError(f"{text}; make it with lab certs issue") from error
+    keys = KeyFiles(authority, own, key, certificate.parent)
     check_own(keys, certificate, role, name)
     return keys
 

@@ -185,7 +185,6 @@ class Service:
 
     def status(self, _: bytes, context: grpc.ServicerContext) -> messages.StatusReply:
         """Say what is here."""
-        self._locate(context.peer())
         self._caller(context, "Status", "viewer")
         connected, newest = self._sessions.connected(), self._weights.newest
         streams = [
@@ -216,6 +215,7 @@ class Service:
 
     def _caller(self, context: grpc.ServicerContext, call: str, claimed: str) -> Identity:
         """Return who calls, or end the call."""
+        self._locate(context.peer())  # TLS has let it in
         try:
             return self._callers.identify(context, call, claimed)
         except Unproven as error:

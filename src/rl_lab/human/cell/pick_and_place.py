@@ -12,6 +12,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from rl_lab.environments.hosting.family_options import check_at_least
 from rl_lab.human.cell import arm
 from rl_lab.human.cell.driver import Array, Layout
 from rl_lab.human.cell.env import SimulatedCellEnv
@@ -27,23 +28,29 @@ TURN = 0.3  # radians either way
 PER_ARM = len(arm.JOINTS) + 1
 
 
-def make_env(name: str, **env_kwargs: Any) -> SimulatedCellEnv:
+def make_env(name: str, *, spread: float = 1.0, **env_kwargs: Any) -> SimulatedCellEnv:
     """Return the task.
 
     Args:
         name: Of the task.
+        spread: Share of width and depth of the area, around its middle, in which objects begin: 0 to 1.
         env_kwargs: Options of `CellEnv`; max_episode_steps is 150.
     """
-    return SimulatedCellEnv(PickAndPlaceCell(), name, **{"max_episode_steps": 150, **env_kwargs})
+    check_at_least("spread", spread, 0.0)
+    return SimulatedCellEnv(PickAndPlaceCell(min(spread, 1.0)), name, **{"max_episode_steps": 150, **env_kwargs})
 
 
 class PickAndPlaceCell(Simulation):
     """A command is where the joints of both arms shall go, and how far open the grippers shall be.
 
     `state` are the same 14 as they are; `objects` is where the two objects are, decimetres.
+
+    Args:
+        spread: Share of the area in which objects begin.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: float = 1.0) -> None:
+        self._spread = spread
         names = tuple(f"{side}.{joint}" for side in arm.SIDES for joint in (*arm.JOINTS, "gripper"))
         layout = Layout(
             actions=names,
@@ -103,12 +110,17 @@ class PickAndPlaceCell(Simulation):
             (left, right), (near, far) = PLACES[side]
             turn = rng.uniform(-TURN, TURN) / 2.0
             place.qpos[:] = (
-                *(rng.uniform(left, right), rng.uniform(near, far), arm.OBJECT),
+                *(self._drawn(rng, left, right), self._drawn(rng, near, far), arm.OBJECT),
                 *(np.cos(turn), 0.0, 0.0, np.sin(turn)),
             )
         self.data.qpos[self._angles] = np.array(arm.HOME[:6]) + rng.uniform(-0.05, 0.05, (2, 6))
         self.data.qpos[self._fingers] = arm.OPENED
         self._command(np.concatenate([self.data.qpos[self._angles], np.ones((2, 1))], axis=1))
+
+    def _drawn(self, rng: np.random.Generator, low: float, high: float) -> float:
+        """Return a place of an object along one axis."""
+        margin = (1.0 - self._spread) * (high - low) / 2.0
+        return rng.uniform(low + margin, high - margin)
 
     def _place(self, numbers: Mapping[str, Array]) -> None:
         """Objects are put straight: how they are turned is not observed."""
