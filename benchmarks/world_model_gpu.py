@@ -2,8 +2,8 @@
 
 Every case is a process of its own. Those of `--fresh` run first and alone, each with an empty cache of compiled code,
 so that their time to the first update is what a user waits; the others get ready at the same time, and then all are
-timed one by one while the rest sleeps. An update includes sampling the batch (16 sequences of 64 steps and the one before)
-and writing refreshed states back.
+timed one by one while the rest sleeps. An update includes sampling the batch (16 sequences of 64 steps and the one
+before) and writing refreshed states back.
 
 `difference` is the largest relative one, of losses and lengths of gradients, to eager float32: of one update that is
 made after others, so that graphs replay, from the first parameters again and with the same batch and noise.
