@@ -607,13 +607,19 @@ def test_identity_is_learned(kind, first):
 SMALL = ["training.num_eval_episodes=1", "algorithm.num_proposals=4"]
 PENDULUM = ["+experiment=tdmpc2_pendulum_tensor", "environment.max_episode_steps=20", "training.total_timesteps=96"]
 CARTPOLE = ["+experiment=tdmpc2_cartpole", "training.total_timesteps=96"]
+MULTITASK = ["+experiment=tdmpc2_multitask", "training.total_timesteps=96"]
 FIRST_ONE = ["+preset=tdmpc_cpu", "environment=tensor_pendulum", "experiment.name=first", *PENDULUM[1:]]
 
 
 @pytest.mark.parametrize(
     ("overrides", "stop_at"),
-    [(PENDULUM, 21), (CARTPOLE, 30), ([*FIRST_ONE, "algorithm.horizon_steps=60", "algorithm.std_steps=60"], 29)],
-    ids=["numbers", "choices", "tdmpc"],
+    [
+        (PENDULUM, 21),
+        (CARTPOLE, 30),
+        (MULTITASK, 25),
+        ([*FIRST_ONE, "algorithm.horizon_steps=60", "algorithm.std_steps=60"], 29),
+    ],
+    ids=["numbers", "choices", "tasks", "tdmpc"],
 )
 def test_resume_is_exact_with_a_plan_on_its_way(overrides, stop_at, tmp_path):
     assert resumes_exactly([*overrides, *SMALL], tmp_path, stop_at=stop_at)

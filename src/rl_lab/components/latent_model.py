@@ -34,7 +34,8 @@ class LatentState(NamedTuple):
 
     def each(self, function: Callable[[Tensor], Tensor]) -> LatentState:
         """Return states with every tensor changed by a function."""
-        return LatentState(*(None if leaf is None else function(leaf) for leaf in self))
+        others = (None if leaf is None else function(leaf) for leaf in self[1:])
+        return LatentState(function(self.z), *others)
 
     def at(self, index: int | slice) -> LatentState:
         """Return the states at places of the first dimension."""

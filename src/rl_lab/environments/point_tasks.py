@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, Observation
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, Leaf, Observation
 from rl_lab.environments.tensor_env import Dynamics, TensorEnv
 
 BOUND = 1.0  # a world is twice this long in each dimension
@@ -49,7 +49,10 @@ class PointTasks(TensorEnv):
                 f"{list(episode_steps)}"
             )
         self._most = max(dims)
-        observation = {"task": Discrete(len(dims)), "state": Box((2 * self._most,), low=-BOUND, high=BOUND)}
+        observation: dict[str, Leaf] = {
+            "task": Discrete(len(dims)),
+            "state": Box((2 * self._most,), low=-BOUND, high=BOUND),
+        }
         action = Box((self._most,), low=-1.0, high=1.0)
         spec = EnvSpec(f"tensor/PointTasks-{len(dims)}", observation, action, max(episode_steps))
         super().__init__(spec, num_envs, device)
