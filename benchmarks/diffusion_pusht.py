@@ -7,6 +7,7 @@ Trains by `lab train`, evaluates by `lab evaluate` on episodes that no run has s
     python benchmarks/diffusion_pusht.py                                           # a GPU: 30,000 updates each
     python benchmarks/diffusion_pusht.py --heads flow_pusht --minutes 6 --precision bfloat16
     python benchmarks/diffusion_pusht.py --heads diffusion_pusht_small --updates 20000 --precision float32
+    python benchmarks/diffusion_pusht.py --heads bc_pusht --updates 20000 --precision float32 --seeds 1 2 3
     python benchmarks/diffusion_pusht.py --latency                                 # results/diffusion_latency.csv
 
 `--minutes` first measures the speed by a short run of the same config, and trains as many updates as fit: the learning

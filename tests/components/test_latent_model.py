@@ -288,6 +288,23 @@ def test_states_know_their_task_and_ignore_numbers_that_it_does_not_use():
     assert bool(used.all())
 
 
+def test_states_know_the_discount_of_their_task():
+    """By the length of episodes, (L/5 - 1) / (L/5) within 0.95 and 0.995."""
+    model = small_model(TASKS, tasks=TaskEmbedding(dim=2, episode_steps=[500, 50, 10_000]))
+    state = model.encode({"task": torch.tensor([[0, 1], [2, 1]]), "x": torch.randn(2, 2, 4)})
+    expected = torch.tensor([[0.99, 0.95], [0.995, 0.95]])
+    torch.testing.assert_close(state.discount(0.5), expected)
+    assert model.encode({"task": torch.tensor([0]), "x": torch.randn(1, 4)}).at(0).discount(0.5) == pytest.approx(0.99)
+    later = model.imagine(state.at(0), torch.rand(3, 2, 3))
+    torch.testing.assert_close(later.discount(0.5), expected[:1].expand(4, 2))
+    assert (
+        small_model(TASKS, tasks=TaskEmbedding(dim=2))
+        .encode({"task": torch.tensor([0]), "x": torch.randn(1, 4)})
+        .discount(0.5)
+        == 0.5
+    )
+
+
 def test_vectors_of_tasks_begin_as_published_and_learn():
     model = small_model(TASKS, tasks=TaskEmbedding(dim=500))
     vectors = model.tasks.vectors
@@ -304,6 +321,7 @@ def test_vectors_of_tasks_begin_as_published_and_learn():
         (SPEC, {}, r"part of the observation 'task' .*"),
         (TASKS, {"key": "kind"}, r"'kind'.*task.*x"),
         (TASKS, {"action_dims": [3, 1]}, r"components\.world_model\.tasks\.action_dims: 2 of 3 tasks are given"),
+        (TASKS, {"episode_steps": [3, 1]}, r"components\.world_model\.tasks\.episode_steps: 2 of 3 tasks are given"),
         (TASKS, {"action_dims": [3, 1, 9]}, r"action_dims: an action has 3 numbers, \[3, 1, 9\] do not fit"),
     ],
 )

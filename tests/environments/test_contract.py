@@ -19,6 +19,7 @@ from rl_lab.environments.minatar.breakout import MinAtarBreakout
 from rl_lab.environments.minatar.freeway import MinAtarFreeway
 from rl_lab.environments.minatar.space_invaders import MinAtarSpaceInvaders
 from rl_lab.environments.pendulum import Pendulum
+from rl_lab.environments.point_tasks import PointTasks
 from tests.environments.rollouts import assert_equal, continue_gymnasium, random_actions
 
 torch.set_num_threads(1)
@@ -38,6 +39,7 @@ ENVIRONMENTS = {
     "memory": lambda: Memory(5),
     "lock": lambda: Lock(5, turns=2, choices=2),
     "cartpole": lambda: CartPole(5, max_episode_steps=25),
+    "point tasks": lambda: PointTasks(5, episode_steps=(7, 9, 8)),
     "pendulum": lambda: Pendulum(5, max_episode_steps=30),
     "minatar Breakout": lambda: MinAtarBreakout(5),
     "minatar Asterix": lambda: MinAtarAsterix(5, **SHORT),
@@ -90,8 +92,9 @@ def assert_matches_spec(observations, env):
     leaves = dict(tree_leaves(observations))
     assert leaves.keys() == specs.keys()
     for name, leaf in leaves.items():
-        assert leaf.shape == (env.num_envs, *specs[name].shape)
-        assert leaf.dtype == specs[name].dtype
+        is_box = isinstance(specs[name], Box)  # else a choice, as its number
+        assert leaf.shape == (env.num_envs, *(specs[name].shape if is_box else ()))
+        assert leaf.dtype == (specs[name].dtype if is_box else torch.int64)
 
 
 def test_the_same_seed_gives_the_same_episodes(make):

@@ -85,3 +85,45 @@ def test_a_stopped_evaluation_is_the_same_one_again():
     assert judge.evaluate(Counter(), step=0, should_stop=lambda: next(asked)) is None
     assert judge.best is None
     assert judge.evaluate(Counter(), step=0) == evaluator(2, 6).evaluate(Counter(), step=0)
+
+
+class Rewarded(Counting):
+    """Rewards the action itself."""
+
+    def step(self, actions):
+        return super().step(actions)._replace(rewards=actions.float())
+
+
+class Constant(Counter):
+    def __init__(self, action):
+        super().__init__()
+        self.action, self.played = action, 0
+
+    def act(self, obs, carry, *, is_first, explore, step):
+        self.played += 1
+        actions, extras, carry = super().act(obs, carry, is_first=is_first, explore=explore, step=step)
+        return torch.full_like(actions, self.action), extras, carry
+
+
+def test_the_gain_over_a_rival_who_plays_once():
+    rival = Constant(1)
+    judge = Evaluator(Rewarded(2, min_length=4, max_length=4), 6, RngStreams(3), rival=rival)
+    for action, gain in ((3, 8.0), (0, -4.0)):  # episodes of four steps
+        metrics = judge.evaluate(Constant(action), step=0)
+        assert (metrics["return"], metrics["return_gain"]) == (4.0 * action, gain)
+        assert rival.played == 12
+    later = Evaluator(Rewarded(2, min_length=4, max_length=4), 6, RngStreams(3), rival=rival)
+    later.set_state(judge.get_state())
+    assert later.evaluate(Constant(2), step=0)["return_gain"] == 4.0
+    assert (later.best, rival.played) == (12.0, 12)
+    later.set_state({"evaluations": 2, "best": 1.0})  # of a run that did not ask for it before
+    assert later.evaluate(Constant(2), step=0)["return_gain"] == 4.0
+    assert rival.played == 24
+    assert "return_gain" not in evaluator(2, 6).evaluate(Counter(), step=0)
+
+
+def test_what_is_judged_plays_as_without_a_rival():
+    alone, beside = Counter(), Counter()
+    without = Evaluator(Counting(2), 6, RngStreams(3), explore=True).evaluate(alone, step=0)
+    found = Evaluator(Counting(2), 6, RngStreams(3), explore=True, rival=Counter()).evaluate(beside, step=0)
+    assert {name: value for name, value in found.items() if name != "return_gain"} == without

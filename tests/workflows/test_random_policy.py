@@ -1,13 +1,16 @@
 """Random actions: uniform, allowed, of any space; and runs that learn nothing."""
 
+from contextlib import closing
+
 import pytest
 import torch
 
+from rl_lab.config.build import build_evaluator
 from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, EnvSpec, MultiDiscrete, RngStreams
 from rl_lab.environments.identity import Identity
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.workflows.random_policy import RandomPolicy
-from tests.workflows.off_policy import resumes_exactly, start
+from tests.workflows.off_policy import parts_of, resumes_exactly, start
 
 torch.set_num_threads(1)
 COUNT = 6000
@@ -43,6 +46,20 @@ def test_its_score_is_that_of_guessing():
     workflow = start(RandomPolicy(), env.spec, dict, names=())
     found = Evaluator(env, 40, RngStreams(0)).evaluate(workflow, step=0)
     assert found["return"] / found["length"] == pytest.approx(0.25, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "experiment", ["random_cartpole", "planet_cartpole", "tdmpc2_cartpole", "world_models_cartpole", "dreamer_cartpole"]
+)
+def test_runs_that_ask_for_it_tell_their_gain_over_random_actions(experiment):
+    """By how much more is returned than what random actions have in CartPole, about 22."""
+    parts = parts_of([f"+experiment={experiment}", "training.eval_gain=true"])
+    judge = build_evaluator(parts, 20, explore=False)
+    with closing(parts.env), closing(judge.env):
+        found = judge.evaluate(parts.workflow, step=10**9)
+        other = start(RandomPolicy(), parts.env.spec, dict, names=(), num_envs=judge.env.num_envs)
+        expected = Evaluator(judge.env, 20, RngStreams(5)).evaluate(other, step=0)["return"]
+    assert found["return"] - found["return_gain"] == pytest.approx(expected, abs=10.0)  # means of 20 are 22 +- 3
 
 
 def test_numbers_without_bounds_are_refused():

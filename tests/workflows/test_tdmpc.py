@@ -35,6 +35,7 @@ from rl_lab.core import (
     Update,
     WorkflowContext,
     seed_everything,
+    tree_map,
 )
 from rl_lab.environments.identity import Identity
 from rl_lab.environments.pendulum import Pendulum
@@ -503,6 +504,22 @@ def test_a_task_gets_only_the_numbers_that_it_uses():
     assert bool((workflow.world_model.tasks.vectors.detach() != before).any())
 
 
+def test_each_task_has_its_discount_in_targets_and_in_plans(monkeypatch):
+    """Of 250 and 40 steps: those of two single ones, 0.98 and 0.95, in a model that is otherwise the same."""
+    monkeypatch.setattr(BoundedNormal, "noise", staticmethod(fixed_noise))
+    obs = {"task": torch.tensor([[0, 1, 1]]), "x": torch.randn(1, 3, 3)}
+    rewards, goes_on, plans = torch.randn(1, 3), torch.tensor([[1.0, 1.0, 0.0]]), torch.rand(3, 3, 5, 2) * 2.0 - 1.0
+    found = {}
+    for gamma, steps in ((None, (250, 40)), (0.98, None), (0.95, None)):
+        tasks = TaskEmbedding(dim=4, episode_steps=steps)
+        workflow = scrambled(make_tdmpc(TASKS, partial(parts, tasks=tasks, subset_size=None), gamma=gamma))
+        targets, _ = workflow._targets(obs, rewards, goes_on)
+        state = workflow.world_model.encode(tree_map(lambda leaf: leaf[0], obs))
+        found[gamma] = torch.cat([targets.T, workflow._planning.worth(state, plans)], 1)  # [tasks, 1 + sequences]
+    torch.testing.assert_close(found[None], torch.cat([found[0.98][:1], found[0.95][1:]]))
+    assert bool((found[0.98] != found[0.95])[:2].all())
+
+
 def test_images_are_learned_from_and_acted_on():
     spec = EnvSpec("pixels", Box((3, 40, 40), dtype=torch.uint8), Box((2,), low=-2.0, high=2.0), 100)
     workflow, batch = make_tdmpc(spec), batch_of()
@@ -590,13 +607,19 @@ def test_identity_is_learned(kind, first):
 SMALL = ["training.num_eval_episodes=1", "algorithm.num_proposals=4"]
 PENDULUM = ["+experiment=tdmpc2_pendulum_tensor", "environment.max_episode_steps=20", "training.total_timesteps=96"]
 CARTPOLE = ["+experiment=tdmpc2_cartpole", "training.total_timesteps=96"]
+MULTITASK = ["+experiment=tdmpc2_multitask", "training.total_timesteps=96"]
 FIRST_ONE = ["+preset=tdmpc_cpu", "environment=tensor_pendulum", "experiment.name=first", *PENDULUM[1:]]
 
 
 @pytest.mark.parametrize(
     ("overrides", "stop_at"),
-    [(PENDULUM, 21), (CARTPOLE, 30), ([*FIRST_ONE, "algorithm.horizon_steps=60", "algorithm.std_steps=60"], 29)],
-    ids=["numbers", "choices", "tdmpc"],
+    [
+        (PENDULUM, 21),
+        (CARTPOLE, 30),
+        (MULTITASK, 25),
+        ([*FIRST_ONE, "algorithm.horizon_steps=60", "algorithm.std_steps=60"], 29),
+    ],
+    ids=["numbers", "choices", "tasks", "tdmpc"],
 )
 def test_resume_is_exact_with_a_plan_on_its_way(overrides, stop_at, tmp_path):
     assert resumes_exactly([*overrides, *SMALL], tmp_path, stop_at=stop_at)
@@ -629,9 +652,11 @@ def test_resume_is_exact_in_every_phase(preset, tmp_path):
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize(("name", "least"), [("tdmpc2_pendulum_tensor", -350), ("tdmpc2_cartpole", 300)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("tdmpc2_pendulum_tensor", -350), ("tdmpc2_cartpole", 300), ("tdmpc2_multitask", 15)]
+)
 def test_packaged_experiments_learn(name, least, tmp_path):
-    assert run_packaged(name, tmp_path) > least  # at random: about -1200 and 20
+    assert run_packaged(name, tmp_path) > least  # at random: about -1200, 20 and 6
 
 
 # Bad input.
@@ -653,6 +678,14 @@ def test_packaged_experiments_learn(name, least, tmp_path):
             "TD-MPC needs finite action bounds, those of 'x' are infinite",
         ),
         ({"spec": EnvSpec("x", Box((3,)), Discrete(2))}, r"algorithm\.gamma: episodes of 'x' have no limit"),
+        (
+            {
+                "spec": TASKS,
+                "gamma": 0.9,
+                "components": partial(parts, tasks=TaskEmbedding(dim=4, episode_steps=(9, 9))),
+            },
+            r"algorithm\.gamma: 0.9 would be every task's, world_model\.tasks\.episode_steps say others",
+        ),
         (
             {"config": {"buffers": {"replay": {"sequence_length": 1}}}},
             r"buffers\.replay\.sequence_length: 1 row has no step to learn from \(2 or more\)",

@@ -30,15 +30,20 @@ class LatentState(NamedTuple):
     z: Tensor  # [..., latent_dim]
     task: Tensor | None = None  # [..., task_dim]: what is learned of the task; None: there is only one
     used: Tensor | None = None  # [..., A]: 1 where the task uses an entry of an action, else 0
+    gamma: Tensor | None = None  # [..., 1]: the task's discount; None: that of all
 
     def each(self, function: Callable[[Tensor], Tensor]) -> LatentState:
         """Return states with every tensor changed by a function."""
-        task, used = (None if leaf is None else function(leaf) for leaf in (self.task, self.used))
-        return LatentState(function(self.z), task, used)
+        others = (None if leaf is None else function(leaf) for leaf in self[1:])
+        return LatentState(function(self.z), *others)
 
     def at(self, index: int | slice) -> LatentState:
         """Return the states at places of the first dimension."""
         return self.each(lambda leaf: leaf[index])
+
+    def discount(self, of_all: float) -> Tensor | float:
+        """Return the discounts [...] of the states' tasks, or the one that all have."""
+        return of_all if self.gamma is None else self.gamma.squeeze(-1)
 
 
 class LatentModel(nn.Module):
@@ -107,16 +112,17 @@ class LatentModel(nn.Module):
     def encode(self, obs: Observation) -> LatentState:
         """Return the states of observations with any leading dimensions."""
         task, used = (None, None) if self.tasks is None else self.tasks(obs)
-        return LatentState(self.project(self.encoder(obs, task)), task, used)
+        gamma = None if self.tasks is None else self.tasks.discounts(obs)
+        return LatentState(self.project(self.encoder(obs, task)), task, used, gamma)
 
     def next(self, state: LatentState, action: Tensor) -> LatentState:
         """Return the states that follow actions [..., A]."""
-        return LatentState(self.dynamics(self.joint(state, action)), state.task, state.used)
+        return state._replace(z=self.dynamics(self.joint(state, action)))
 
     def step(self, state: LatentState, action: Tensor) -> tuple[Tensor, LatentState]:
         """Return the expected rewards [...] of actions in states, and the states that follow."""
         joint = self.joint(state, action)
-        return self.reward_head.mean(self.reward_head(joint)), LatentState(self.dynamics(joint), state.task, state.used)
+        return self.reward_head.mean(self.reward_head(joint)), state._replace(z=self.dynamics(joint))
 
     def imagine(self, start: LatentState, actions: Tensor) -> LatentState:
         """Return the states [H + 1, ...] that follow each other from states [...] by actions [H, ..., A]."""
@@ -124,7 +130,7 @@ class LatentModel(nn.Module):
         for action in actions.unbind():
             states.append(self.next(states[-1], action))
         many = start.each(lambda leaf: leaf.expand(len(states), *leaf.shape))  # a task stays what it is
-        return LatentState(torch.stack([state.z for state in states]), many.task, many.used)
+        return many._replace(z=torch.stack([state.z for state in states]))
 
     @staticmethod
     def features(state: LatentState) -> Tensor:

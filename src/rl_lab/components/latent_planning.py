@@ -11,11 +11,10 @@ from rl_lab.components.latent_model import LatentModel, LatentState
 from rl_lab.components.planners import Plan, Planner
 from rl_lab.components.q_ensemble import QEnsemble, Reduction
 from rl_lab.components.scan import Fuse
+from rl_lab.components.task_embedding import TaskEmbedding, discount_by_length
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.core import ConfigError, EnvSpec
 from rl_lab.core.context import as_it_is
-
-GAMMA_RANGE, EPISODE_SHARE = (0.95, 0.995), 5  # discounts by the length of an episode; tdmpc2/config.yaml
 
 
 class LatentPlanning:
@@ -87,7 +86,7 @@ class LatentPlanning:
     def _gone(self, state: LatentState, action: Tensor) -> tuple[Tensor, LatentState, Tensor]:
         """Return the reward of an action, where it leads to, and the discount of what follows."""
         reward, after = self.model.step(state, action)
-        return reward, after, self.discount * self.model.cont(after)
+        return reward, after, state.discount(self.discount) * self.model.cont(after)
 
     def _last_value(self, state: LatentState) -> Tensor:
         """Return what states are worth if the policy goes on from there."""
@@ -105,10 +104,12 @@ class LatentPlanning:
         return torch.stack(actions).unflatten(1, (-1, self.num_proposals))
 
 
-def discount_of(spec: EnvSpec) -> float:
-    """Return TD-MPC2's discount: nearer to 1 where episodes are longer."""
+def discount_of(spec: EnvSpec, gamma: float | None = None, tasks: TaskEmbedding | None = None) -> float:
+    """Return the discount of all tasks: that which was given, or by the length of episodes."""
+    if gamma is not None and tasks is not None and tasks.episode_steps is not None:
+        raise ConfigError(f"algorithm.gamma: {gamma} would be every task's, world_model.tasks.episode_steps say others")
+    if gamma is not None:
+        return gamma
     if spec.max_episode_steps is None:
         raise ConfigError(f"algorithm.gamma: episodes of {spec.id!r} have no limit that it could follow from (0 to 1)")
-    share = spec.max_episode_steps / EPISODE_SHARE
-    low, high = GAMMA_RANGE
-    return min(max((share - 1.0) / share, low), high)
+    return discount_by_length(spec.max_episode_steps)

@@ -15,6 +15,14 @@ from rl_lab.core.ranges import Count
 
 INIT_RANGE = 0.02  # tdmpc2/common/init.py
 MAX_NORM = 1.0  # of an embedding
+GAMMA_RANGE, EPISODE_SHARE = (0.95, 0.995), 5  # discounts by the length of an episode; tdmpc2/config.yaml
+
+
+def discount_by_length(episode_steps: int) -> float:
+    """Return TD-MPC2's discount: nearer to 1 where episodes are longer."""
+    share = episode_steps / EPISODE_SHARE
+    low, high = GAMMA_RANGE
+    return min(max((share - 1.0) / share, low), high)
 
 
 class TaskEmbedding(nn.Module):
@@ -24,13 +32,21 @@ class TaskEmbedding(nn.Module):
         key: The part of the observation that says which task it is; nothing else reads it.
         dim: Numbers of a vector; longer ones than 1 are cut to that.
         action_dims: How many numbers of an action each task uses, the first ones; null: every task all of them.
+        episode_steps: Env steps of an episode of each task, from which its discount follows; null: that of all tasks.
     """
 
     mask: Tensor
+    gammas: Tensor
 
-    def __init__(self, key: str = "task", dim: Count = 96, action_dims: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        key: str = "task",
+        dim: Count = 96,
+        action_dims: Sequence[int] | None = None,
+        episode_steps: Sequence[Count] | None = None,
+    ) -> None:
         super().__init__()
-        self.key, self.dim = key, dim
+        self.key, self.dim, self.episode_steps = key, dim, episode_steps
         self._action_dims = None if action_dims is None else tuple(action_dims)
 
     def bind(self, space: Space, actions: ModelActions) -> dict[str, Any]:
@@ -46,6 +62,11 @@ class TaskEmbedding(nn.Module):
         self._leaf, count = leaf, flat_dim(leaf)
         self.vectors = nn.Parameter(torch.empty(count, self.dim).uniform_(-INIT_RANGE, INIT_RANGE))
         self.register_buffer("mask", self._used(count, actions), persistent=False)
+        steps = self.episode_steps or ()
+        if self.episode_steps is not None and len(steps) != count:
+            raise ConfigError(f"components.world_model.tasks.episode_steps: {len(steps)} of {count} tasks are given")
+        discounts = torch.tensor([discount_by_length(number) for number in steps]).view(-1, 1)
+        self.register_buffer("gammas", discounts, persistent=False)
         return named
 
     def _used(self, count: int, actions: ModelActions) -> Tensor:
@@ -61,8 +82,16 @@ class TaskEmbedding(nn.Module):
 
     def forward(self, obs: Observation) -> tuple[Tensor, Tensor]:
         """Return the vectors [..., dim] of the tasks of observations, and which entries of an action [..., A] count."""
-        assert isinstance(obs, Mapping)
-        seen = obs[self.key]
-        chosen = seen.float() if isinstance(self._leaf, Box) else read_leaf(self._leaf, seen)
+        chosen = self._chosen(obs)
         length = self.vectors.norm(dim=-1, keepdim=True).detach()
         return chosen @ (self.vectors * (MAX_NORM / length.clamp(min=MAX_NORM))), chosen @ self.mask
+
+    def discounts(self, obs: Observation) -> Tensor | None:
+        """Return the discounts [..., 1] of the tasks of observations; None: tasks have none of their own."""
+        return None if self.episode_steps is None else self._chosen(obs) @ self.gammas
+
+    def _chosen(self, obs: Observation) -> Tensor:
+        """Return the tasks of observations as one-hots."""
+        assert isinstance(obs, Mapping)
+        seen = obs[self.key]
+        return seen.float() if isinstance(self._leaf, Box) else read_leaf(self._leaf, seen)

@@ -54,7 +54,7 @@ def _lower(parent: Any, key: Any, cap: Any) -> None:
         value = parent[key]
     except InterpolationResolutionError as error:
         if f"'{DIMS}" in str(error):
-            computed = OmegaConf.to_container(parent, resolve=False)[key]  # type: ignore[index, call-overload]
+            computed = OmegaConf.to_container(parent, resolve=False)[key]  # type: ignore[index]
             parent[key] = f"${{min:{cap},{computed}}}"
         return
     if isinstance(value, int | float) and not isinstance(value, bool) and value > cap:

@@ -70,6 +70,8 @@ from rl_lab.tracking.follower import Follower
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.tracker import Tracker
 
+RANDOM = "rl_lab.workflows.random_policy.RandomPolicy"  # who is played against, where gains are asked for
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -271,4 +273,16 @@ def build_evaluator(parts: Parts, num_episodes: int, *, explore: bool) -> Evalua
     num_envs = min(parts.config["training"]["eval_num_envs"], num_episodes)
     node, context = of_all_agents(parts.config, num_envs), parts.context
     env = parts.targets.instantiate("environment", node, device=context.device)
-    return Evaluator(env, num_episodes, context.rng, explore=explore, num_seeds=context.seeds.num, ranks=context.ranks)
+    rival: Workflow | None = None
+    if parts.config["training"]["eval_gain"]:
+        rival = parts.targets.instantiate("training.eval_gain", {"_target_": RANDOM})
+        rival.initialize(context)
+    return Evaluator(
+        env,
+        num_episodes,
+        context.rng,
+        explore=explore,
+        num_seeds=context.seeds.num,
+        ranks=context.ranks,
+        rival=rival,
+    )

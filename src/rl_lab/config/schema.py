@@ -122,6 +122,7 @@ class TrainingConfig(Block):
     )
     num_eval_episodes: Count = Field(default=10, description="Episodes per evaluation.")
     eval_num_envs: Count = Field(default=10, description="Environment copies of their own that evaluation plays in.")
+    eval_gain: bool = Field(default=False, description="Tell too how far returns are above those of random actions.")
     eval_explore: bool = Field(default=False, description="Evaluate the exploring policy instead of the greedy one.")
     video_frequency: Count | None = Field(
         default=None,

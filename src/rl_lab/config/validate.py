@@ -96,7 +96,7 @@ def _with_durations(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config in which durations of phases that wait for the environment's spec are 1 until then."""
     training = tree.get("training")
     phases = training.get("phases") if isinstance(training, Mapping) else None
-    if not isinstance(phases, list):
+    if not isinstance(training, Mapping) or not isinstance(phases, list):
         return tree
     known = [
         {key: 1 if isinstance(value, Pending) else value for key, value in phase.items()}

@@ -16,7 +16,10 @@ from rl_lab.orchestration.blame import Blame
 
 
 class Evaluator:
-    """Plays `num_episodes` episodes of each agent, each copy a share fixed beforehand: short ones do not crowd in."""
+    """Plays `num_episodes` episodes of each agent, each copy a share fixed beforehand: short ones do not crowd in.
+
+    A `rival` that never learns plays as many at the first evaluation; `return_gain` is how much more is returned since.
+    """
 
     def __init__(
         self,
@@ -27,11 +30,14 @@ class Evaluator:
         explore: bool = False,
         num_seeds: int = 1,
         ranks: Ranks = ALONE,
+        rival: Workflow | None = None,
     ) -> None:
         self.env, self._ranks = env, ranks
         self.num_episodes, self._num_seeds = num_episodes, num_seeds
         self._rng = rng
         self._explore = explore
+        self._rival = rival
+        self._rival_return: float | None = None  # known once it has played
         self._evaluations = 0
         self.best: float | None = None
 
@@ -43,14 +49,23 @@ class Evaluator:
         Asked to stop on the way it returns None, and the next call is the same evaluation again. The first rank plays
         for all, which have the same weights; the others return nothing, once it has played.
         """
-        played = self._played(workflow, step, should_stop) if self._ranks.is_first else None
+        played = self._all_played(workflow, step, should_stop) if self._ranks.is_first else None
         if not self._ranks.first(played is not None):
             return None
         self._evaluations += 1
         return {} if played is None else self._summary(played)
 
-    def _played(self, workflow: Workflow, step: int, should_stop: Callable[[], bool]) -> dict[str, Tensor] | None:
-        seed = self._rng.seed("evaluate", self._evaluations)
+    def _all_played(self, workflow: Workflow, step: int, should_stop: Callable[[], bool]) -> dict[str, Tensor] | None:
+        if self._rival is not None and self._rival_return is None:
+            rivals = self._played(self._rival, self._rng.seed("evaluate", "rival"), step, should_stop)
+            if rivals is None:
+                return None
+            self._rival_return = float(rivals["return"].mean())
+        return self._played(workflow, self._rng.seed("evaluate", self._evaluations), step, should_stop)
+
+    def _played(
+        self, workflow: Workflow, seed: int, step: int, should_stop: Callable[[], bool]
+    ) -> dict[str, Tensor] | None:
         was_training = workflow.training
         workflow.eval()
         with isolated_rng(seed), torch.inference_mode():
@@ -68,6 +83,7 @@ class Evaluator:
             "return_std": float(returns.std(correction=0)),
             "return_min": float(returns.min()),
             "return_max": float(returns.max()),
+            **({} if self._rival_return is None else {"return_gain": mean - self._rival_return}),
             "episodes": float(len(returns)),
             **{name: float(values.mean()) for name, values in played.items() if name != "return"},
             **self._of_each(returns, agents),
@@ -112,9 +128,11 @@ class Evaluator:
         return {name: torch.cat([row[name] for row in finished]).double().cpu() for name in finished[0]}
 
     def get_state(self) -> dict[str, Any]:
-        """Return how often it has evaluated, which seeds the next time, and the best mean return."""
-        return {"evaluations": self._evaluations, "best": self.best}
+        """Return how often it has evaluated, which seeds the next time, the best mean return and the rival's."""
+        rival = {} if self._rival_return is None else {"rival_return": self._rival_return}
+        return {"evaluations": self._evaluations, "best": self.best, **rival}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the next evaluation."""
         self._evaluations, self.best = state["evaluations"], state["best"]
+        self._rival_return = state.get("rival_return")

@@ -44,6 +44,7 @@ from rl_lab.core import (
     tree_map,
 )
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
+from rl_lab.ops.prior_distributions import entropy_of_used
 
 Behaviour = tuple[Literal["random", "explore", "plan", "policy"], int]  # and the steps ahead of a plan
 KEYS = ("observations", "actions", "rewards", "is_first", "is_terminal", "weights")
@@ -60,8 +61,7 @@ class TDMPC(Workflow):
         value_scale: Weight of the critics' loss, their mean.
         cont_scale: Weight of the loss of the end, where the model predicts it.
         consistency_target: Whose states those are: online (the encoder, TD-MPC2) or slow (its moving average, TD-MPC).
-        value_reduction: Of the critics' values in plans and for the policy: min (TD-MPC) or mean (TD-MPC2); targets
-            are always the least of them.
+        value_reduction: Of values in plans and for the policy: min (TD-MPC) or mean (TD-MPC2); targets take the least.
         scale_values: Whether the policy climbs values in units of their spread (TD-MPC2).
         entropy_scale: Weight of the policy's entropy.
         tau: How far slow networks move when they do; also the rate at which the spread of values is followed.
@@ -119,7 +119,7 @@ class TDMPC(Workflow):
         reject_no_sequences(context)
         self._take_components(context)
         self.code, self.device, self.num_updates = self.world_model.action_code, context.device, 0
-        self.discount = discount_of(context.spec) if self.gamma is None else self.gamma
+        self.discount = discount_of(context.spec, self.gamma, self.world_model.tasks)
         self.register_buffer("min_std", torch.zeros(()), persistent=False)
         self.to(context.device)
         self.slow_critic = frozen_copy(self.critic)
@@ -269,14 +269,14 @@ class TDMPC(Workflow):
         pi, model = self.actor(self.world_model.features(state), action_mask(obs)), self.world_model
         (values,) = pi.expect(lambda action, _: (self.slow_critic.value(model.joint(state, action), "min"),))
         wanted = state if self.slow_model is None else self.slow_model.encode(obs)
-        return rewards + self.discount * goes_on * values, wanted.z
+        return rewards + state.discount(self.discount) * goes_on * values, wanted.z
 
     def _actor_loss(self, states: LatentState, known: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the values, and the entropy, of the policy in imagined states [H + 1, B, ...]."""
         pi, model = self.actor(self.world_model.features(states)), self.world_model
         judge = partial(self.critic.value, reduction=self.value_reduction, learns=True, is_frozen=True)
         (values,) = pi.expect(lambda action, _: (judge(model.joint(states, action)),))
-        entropy = pi.entropy()
+        entropy = entropy_of_used(pi, states.used)
         scale = torch.ones_like(values[0, 0]) if self.value_spread is None else self.value_spread(values[0])
         shares = self._shares(len(values)) * torch.cat([torch.ones_like(known[:1]), known])
         loss = -(shares * (values / scale + self.entropy_scale * entropy)).mean()
