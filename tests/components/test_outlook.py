@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_lab.components.imagination import Dream, check_discount, outlook
+from rl_lab.components.imagination import Dream, actor_loss, outlook
 from rl_lab.components.returns import return_computer
-from rl_lab.core import ConfigError
 from tests.workflows.test_dreamer import CONTINUOUS, DISCRETE, make_dreamer
 
 torch.set_num_threads(1)
@@ -104,6 +103,11 @@ def view_of(workflow, dream):
         return outlook(dream, workflow.world_model, workflow.critic, workflow.returns, gamma=workflow.gamma)
 
 
+def loss_of(workflow, dream):
+    options = {"entropy_scale": workflow.entropy_scale, "through_dynamics": False}
+    return actor_loss(workflow.actor, dream, view_of(workflow, dream), workflow.return_scale, **options)
+
+
 def wake(workflow):
     """Give heads that begin at 0 something to say."""
     generator = torch.Generator().manual_seed(5)
@@ -131,7 +135,7 @@ def test_the_actors_loss_on_numbers():
     wake(workflow)
     torch.manual_seed(3)
     dream = Dream(torch.randn(STEPS + 1, STARTS, workflow.world_model.feature_dim), torch.randn(STEPS, STARTS, 2))
-    loss, metrics = workflow._actor_loss(dream, view_of(workflow, dream))
+    loss, metrics = loss_of(workflow, dream)
     pi = workflow.actor(dream.features[:-1])
     mean, std = (x.detach().double().numpy() for x in (pi.mean, pi.std))
     z = (dream.actions.double().numpy() - mean) / std
@@ -149,7 +153,7 @@ def test_the_actors_loss_on_choices_and_its_gradient():
     taken = torch.randint(3, (STEPS, STARTS))
     actions = torch.nn.functional.one_hot(taken, 3).float()
     dream = Dream(torch.randn(STEPS + 1, STARTS, workflow.world_model.feature_dim), actions)
-    loss, _ = workflow._actor_loss(dream, view_of(workflow, dream))
+    loss, _ = loss_of(workflow, dream)
     layer = workflow.actor.heads[0]
     hidden = workflow.actor.trunk(dream.features[:-1]).detach().double().numpy()
     weight = layer.weight.detach().double().numpy()
@@ -168,12 +172,3 @@ def test_the_actors_loss_on_choices_and_its_gradient():
         nudge[place] = 1e-5
         slope = (by_hand(weight + nudge) - by_hand(weight - nudge)) / 2e-5
         assert gradient[place] == pytest.approx(slope, rel=1e-3, abs=1e-6)
-
-
-def test_one_discount_rules_dreams_and_replayed_steps():
-    check_discount(0.9, Known(folds_discount=True))
-    check_discount(0.5, Known(folds_discount=False))
-    with pytest.raises(
-        ConfigError, match=r"algorithm.gamma: 0.997, while .*discount_horizon discounts by 0.9; they must"
-    ):
-        check_discount(0.997, Known(folds_discount=True))

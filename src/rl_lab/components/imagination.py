@@ -10,16 +10,15 @@ from torch import Tensor
 from rl_lab.components.dynamics import Dynamics, Latent
 from rl_lab.components.learner import frozen
 from rl_lab.components.precision import lower_precision
+from rl_lab.components.return_scale import ReturnScale
 from rl_lab.components.returns import ReturnComputer
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.components.world_model import LATENT, WorldModel
-from rl_lab.core import Batch, ConfigError
+from rl_lab.core import Batch
 from rl_lab.core.context import as_it_is
 from rl_lab.ops.returns import linear_recurrence
-
-GAMMA_ROUNDING = 1e-4  # 0.997 is as good as 1 - 1/333
 
 
 class Dream(NamedTuple):
@@ -94,13 +93,6 @@ class Imagination:
         return self(Latent(*(leaf.detach().flatten(0, 1) for leaf in latents)), horizon)
 
 
-def check_discount(gamma: float, model: WorldModel) -> None:
-    """Refuse a discount that is not the one which the model's continuation has folded in, if it has."""
-    if model.folds_discount and abs(gamma - model.cont_target) > GAMMA_ROUNDING:
-        folded = f"components.world_model.discount_horizon discounts by {model.cont_target:.4g}"
-        raise ConfigError(f"algorithm.gamma: {gamma:g}, while {folded}; they must be the same")
-
-
 def outlook(
     dream: Dream,
     model: WorldModel,
@@ -122,9 +114,30 @@ def outlook(
     return Outlook(returns, values[:-1], weights.detach())
 
 
+def actor_loss(
+    actor: WorldActor,
+    dream: Dream,
+    view: Outlook,
+    return_scale: ReturnScale | None,
+    entropy_scale: float,
+    through_dynamics: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the actor's loss, by the gradient through the dynamics or by REINFORCE, and metrics."""
+    _, scale = (0.0, 1.0) if return_scale is None else return_scale(view.returns)
+    pi = actor(dream.features[:-1].detach())
+    entropy = pi.entropy()
+    if through_dynamics:
+        gain = view.returns if return_scale is None else (view.returns - view.baseline) / scale
+    else:
+        gain = pi.log_prob(dream.actions.detach()) * ((view.returns - view.baseline) / scale).detach()
+    loss = -(view.weights * (gain + entropy_scale * entropy)).mean()
+    return loss, {"entropy": entropy.detach().mean(), "imagined_return": view.returns.detach().mean()}
+
+
 def replay_returns(replayed: Replayed, imagined: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Return lambda-returns and weights [T - 1, B] of replayed steps; `imagined` returns [T, B] stand in for values."""
+    """Return lambda-returns and weights [T - 1, B] of replayed steps; `imagined` returns [T B] stand in for values."""
     rewards, is_last, is_terminal = (leaf.transpose(0, 1) for leaf in replayed)
+    imagined = imagined.view(rewards.shape)
     live = gamma * (~is_terminal[1:]).to(rewards.dtype)
     traces = lam * (~is_last[1:]).to(rewards.dtype)
     ahead = rewards[1:] + (1.0 - traces) * live * imagined[1:]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.func import functional_call
 from rl_lab.components.flat import bare_step, set_capturable, set_learning_rate
 from rl_lab.core import WorkflowContext
 from rl_lab.core.seeds import ONE_AGENT, Seeds
+from rl_lab.ops.schedules import linear_decay
 
 M = TypeVar("M", bound=nn.Module)
 COMPILABLE = (torch.optim.Adam, torch.optim.AdamW)
@@ -159,6 +160,13 @@ def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: d
         slot.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         denominator = slot.square.sqrt() / (1 - beta2**slot.step).sqrt() + eps
         slot.parameter.sub_(slot.mean / denominator * (lr / (1 - beta1**slot.step)))
+
+
+def set_rates(learners: Iterable[Learner], schedule: Literal["constant", "linear"], progress: float) -> None:
+    """Set the learning rates of this share of a phase; constant ones are left alone."""
+    if schedule == "linear":
+        for learner in learners:
+            learner.set_rate(linear_decay(learner.initial_rate, progress))
 
 
 def frozen_copy(module: M) -> M:

@@ -23,13 +23,15 @@ from rl_lab.core.context import as_it_is
 from rl_lab.core.seeds import ONE_AGENT, Seeds
 
 KL_FORMS = ("step", "mean", "balanced", "separate")
+GAMMA_ROUNDING = 1e-4  # 0.997 is as good as 1 - 1/333
 LATENT = "latent"  # what act records of the state beside an action
 BATCH_KEYS = ("observations", "actions", "rewards", "is_first", "is_last", "is_terminal", LATENT)
 
 
-def read_rows(batch: Batch) -> Batch:
+def read_rows(batch: Batch, *, tanh_rewards: bool = False) -> Batch:
     """Return what a world model reads of a batch."""
-    return {key: batch[key] for key in BATCH_KEYS if key in batch}
+    rows = {key: batch[key] for key in BATCH_KEYS if key in batch}
+    return rows | {"rewards": rows["rewards"].tanh()} if tanh_rewards else rows
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,12 @@ class WorldModel(nn.Module):
     def feature_dim(self) -> int:
         """Return the numbers that heads read of a state."""
         return self.rssm.feature_dim
+
+    def check_discount(self, gamma: float) -> None:
+        """Refuse a discount that is not the one which the continuation has folded in, if it has."""
+        if self.folds_discount and abs(gamma - self.cont_target) > GAMMA_ROUNDING:
+            folded = f"components.world_model.discount_horizon discounts by {self.cont_target:.4g}"
+            raise ConfigError(f"algorithm.gamma: {gamma:g}, while {folded}; they must be the same")
 
     def actions(self, actions: Actions) -> Tensor:
         """Return what the model reads [..., A] of actions of the environment: one-hots, or numbers in [-1, 1]."""

@@ -17,17 +17,8 @@ from torch import Tensor
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.dynamics import Latent
 from rl_lab.components.exploration import reject_long_warm_up
-from rl_lab.components.imagination import (
-    Dream,
-    Imagination,
-    Outlook,
-    Replayed,
-    check_discount,
-    outlook,
-    refreshed,
-    replay_returns,
-)
-from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, trained
+from rl_lab.components.imagination import Dream, Imagination, Replayed, actor_loss, outlook, refreshed, replay_returns
+from rl_lab.components.learner import Learner, descend_together, frozen_copy, polyak, set_rates, trained
 from rl_lab.components.observation import action_mask
 from rl_lab.components.prediction import evaluate_predictions
 from rl_lab.components.return_scale import ReturnScale, follow_all_ranks
@@ -51,9 +42,9 @@ from rl_lab.core import (
     hook,
 )
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
-from rl_lab.ops.schedules import linear_decay
 
 Behaviour = Literal["random", "sample", "noisy", "mode"]
+Losses = tuple[Tensor, Tensor, dict[str, Tensor]]  # of actor and critic, and metrics
 
 
 class Dreamer(Workflow):
@@ -65,8 +56,7 @@ class Dreamer(Workflow):
         lam: Share of longer returns in lambda-returns, of replayed steps too.
         n_step: Imagined steps of n-step returns.
         horizon: Steps of imagination.
-        root_cont: Whether the episode goes on from where a dream starts: predicted as everywhere (V3 of 2024), or
-            recorded (V2, V3 of 2023).
+        root_cont: Whether it goes on where a dream starts: predicted (V3 of 2024) or recorded (V2, V3 of 2023).
         actor_gradient: dynamics (through the imagined steps), reinforce, or auto: reinforce where actions have choices.
         entropy_scale: Weight of the policy's entropy, in nats.
         return_scale: percentile (advantages in units of the spread of returns, V3) or none.
@@ -75,8 +65,7 @@ class Dreamer(Workflow):
         tau: How far the slow critic moves towards the critic when it does; 1: all the way.
         target_update_every: Updates between two moves of the slow critic.
         replay_value_scale: Weight of the critic's loss on replayed steps, of which the model learns too; 0: none (V3).
-        store_latents: Record the states of the agent; batches begin in them, and updates refresh them (V3 of 2024; the
-            buffer's `refreshed` names latent).
+        store_latents: Record states; batches begin in them, updates refresh them (V3 of 2024; buffer: refreshed).
         joint: Whether all learn from one sum of losses (V3 of 2024; with reinforce only), or first the world model.
         model_grad_norm: Longest gradient of the world model; null leaves it free.
         behavior_grad_norm: Longest gradient of actor and critic; null leaves it free.
@@ -120,19 +109,16 @@ class Dreamer(Workflow):
     ) -> None:
         super().__init__()
         if joint and actor_gradient != "reinforce":
-            why = "the model would learn to flatter"
-            raise ConfigError(f"algorithm.joint: must be false for actor_gradient {actor_gradient}: {why}")
-        self.gamma, self.lam, self.horizon = gamma, lam, horizon
+            raise ConfigError(f"algorithm.joint: must be false for actor_gradient {actor_gradient}: it would flatter")
+        self.gamma, self.lam, self.horizon, self.target_update_every = gamma, lam, horizon, target_update_every
         self.returns = return_computer(returns, lam=lam, n=n_step)
-        self.root_cont, self.actor_gradient = root_cont, actor_gradient
+        self.root_cont, self.actor_gradient, self.schedule = root_cont, actor_gradient, learning_rate_schedule
         self.entropy_scale, self.epsilon, self.tanh_rewards = entropy_scale, epsilon, tanh_rewards
         self.return_scale = ReturnScale() if return_scale == "percentile" else None
-        self.slow_target, self.slow_weight = slow_target, slow_weight
-        self.tau, self.target_update_every = tau, target_update_every
+        self.slow_target, self.slow_weight, self.tau = slow_target, slow_weight, tau
         self.replay_value_scale, self.store_latents, self.is_joint = replay_value_scale, store_latents, joint
         self.model_grad_norm, self.behavior_grad_norm = model_grad_norm, behavior_grad_norm
         self.noise_std, self.eval_samples, self.random_steps = noise_std, eval_samples, random_steps
-        self.learning_rate_schedule = learning_rate_schedule
 
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `world_model`, `actor` and `critic`."""
@@ -141,7 +127,7 @@ class Dreamer(Workflow):
         self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
         self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
         self.world_model.bind(context.spec, "Dreamer", context.fuse, context.seeds)
-        check_discount(self.gamma, self.world_model)
+        self.world_model.check_discount(self.gamma)
         if self.noise_std > 0.0 and self.epsilon == 0.0 and not self.world_model.action_code.num_numbers:
             raise ConfigError("algorithm.noise_std: is for continuous actions (others: algorithm.epsilon)")
         if self.actor_gradient == "auto":
@@ -154,6 +140,7 @@ class Dreamer(Workflow):
         self.models = Learner(context, "world_model", models, max_grad_norm=self.model_grad_norm, joined=joined)
         self.actors = Learner(context, "actor", trained(self.actor), max_grad_norm=self.behavior_grad_norm)
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
+        self._learners = self.models, self.actors, self.critics
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
         self._seeds, self._decisions = context.seeds, Decisions(self._decide, context)
         self._observe = self._seeds(self, self.world_model.observe)
@@ -202,7 +189,7 @@ class Dreamer(Workflow):
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update world model, critic and actor on one batch."""
-        self._set_rates(phase)
+        set_rates(self._learners, self.schedule, phase.progress)
         found = self._update_all(self._rows(batch))
         self._count_update()
         return self._reported(*found)
@@ -210,13 +197,13 @@ class Dreamer(Workflow):
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update the world model alone."""
-        self._set_rates(phase)
+        set_rates(self._learners, self.schedule, phase.progress)
         return self._reported(*self._update_model(self._rows(batch)))
 
     @hook
     def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Update critic and actor alone, in dreams of a world model that stays as it is."""
-        self._set_rates(phase)
+        set_rates(self._learners, self.schedule, phase.progress)
         metrics = self._update_behavior(self._rows(batch))
         self._count_update()
         return self._seeds.means(metrics)
@@ -226,14 +213,8 @@ class Dreamer(Workflow):
         """Report how well what follows the first rows of sequences is predicted from actions alone, by one agent."""
         return self._seeds.first(self, evaluate_predictions)(self.world_model, self._rows(batch), phase)
 
-    def _set_rates(self, phase: Phase) -> None:
-        if self.learning_rate_schedule == "linear":
-            for learner in (self.models, self.actors, self.critics):
-                learner.set_rate(linear_decay(learner.initial_rate, phase.progress))
-
     def _rows(self, batch: Batch) -> Batch:
-        rows = read_rows(batch)
-        return self._seeds.split({**rows, "rewards": rows["rewards"].tanh()} if self.tanh_rewards else rows)
+        return self._seeds.split(read_rows(batch, tanh_rewards=self.tanh_rewards))
 
     def _reported(self, metrics: dict[str, Tensor], latents: Latent) -> Metrics | Update:
         metrics = self._seeds.means(metrics)
@@ -248,9 +229,8 @@ class Dreamer(Workflow):
     def _learn_jointly(self, batch: Batch) -> tuple[dict[str, Tensor], Any]:
         loss = self.world_model.losses(batch)
         actor_loss, critic_loss, metrics = self._behavior_losses(loss.observed.latents, loss.features, batch)
-        learners = {"model": self.models, "actor": self.actors, "critic": self.critics}
-        norms = descend_together(loss.total + actor_loss + critic_loss, learners.values())
-        metrics |= {f"{name}_grad_norm": norm for name, norm in zip(learners, norms, strict=True)}
+        norms = descend_together(loss.total + actor_loss + critic_loss, self._learners)
+        metrics |= dict(zip(("model_grad_norm", "actor_grad_norm", "critic_grad_norm"), norms, strict=True))
         if self.target_update_every == 1:
             polyak(self.slow_critic, self.critic, self.tau)
         return {**loss.named, **metrics}, refreshed(batch, loss.observed.latents)
@@ -274,21 +254,19 @@ class Dreamer(Workflow):
     def _descend_behavior(self, latents: Latent, batch: Batch) -> dict[str, Tensor]:
         features = self.world_model.rssm.features(latents).detach()  # the world model does not learn from values
         actor_loss, critic_loss, metrics = self._behavior_losses(latents, features, batch)
-        norms = descend_together(actor_loss + critic_loss, (self.actors, self.critics))
+        norms = descend_together(actor_loss + critic_loss, self._learners[1:])
         metrics |= {"actor_grad_norm": norms[0], "critic_grad_norm": norms[1]}
         if self.target_update_every == 1:
             polyak(self.slow_critic, self.critic, self.tau)
         return metrics
 
-    def _behavior_losses(
-        self, latents: Latent, features: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _behavior_losses(self, latents: Latent, features: Tensor, batch: Batch) -> Losses:
         """Return the losses of actor and critic, that on replayed steps included, and metrics."""
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
             dream = self._dream(latents)
         return self._judge(dream, features, Replayed(*(batch[key] for key in Replayed._fields)))
 
-    def _judged(self, dream: Dream, features: Tensor, replayed: Replayed) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _judged(self, dream: Dream, features: Tensor, replayed: Replayed) -> Losses:
         """Return the losses of a dream, and of the replayed steps [T, B] that it began in."""
         judge = self.slow_critic if self.slow_target else self.critic
         with torch.set_grad_enabled(self.actor_gradient == "dynamics"):
@@ -296,28 +274,15 @@ class Dreamer(Workflow):
             view = outlook(dream, self.world_model, judge, self.returns, gamma=self.gamma, first=first)
         learn = partial(value_loss, self.critic, self.slow_critic, slow_weight=self.slow_weight)
         critic_loss, values = learn(dream.features[:-1].detach(), view.returns, view.weights)
-        actor_loss, metrics = self._actor_loss(dream, view)
-        metrics |= {"actor_loss": actor_loss.detach(), "critic_loss": critic_loss.detach(), "value": values.mean()}
+        through = self.actor_gradient == "dynamics"
+        policy_loss, metrics = actor_loss(self.actor, dream, view, self.return_scale, self.entropy_scale, through)
+        metrics |= {"actor_loss": policy_loss.detach(), "critic_loss": critic_loss.detach(), "value": values.mean()}
         if self.replay_value_scale > 0.0:
-            imagined = view.returns[0].detach().view(features.shape[:2])
-            returns, weights = replay_returns(replayed, imagined, gamma=self.gamma, lam=self.lam)
+            returns, weights = replay_returns(replayed, view.returns[0].detach(), gamma=self.gamma, lam=self.lam)
             replay_loss, _ = learn(features[:-1], returns, weights)
             metrics["replay_value_loss"] = replay_loss.detach()
             critic_loss = critic_loss + self.replay_value_scale * replay_loss
-        metrics["imagined_return"] = view.returns.detach().mean()
-        return actor_loss, critic_loss, metrics
-
-    def _actor_loss(self, dream: Dream, view: Outlook) -> tuple[Tensor, dict[str, Tensor]]:
-        offset, scale = (0.0, 1.0) if self.return_scale is None else self.return_scale(view.returns)
-        pi = self.actor(dream.features[:-1].detach())
-        entropy = pi.entropy()
-        if self.actor_gradient == "dynamics":
-            baseline = view.baseline if self.return_scale is not None else offset
-            gain = (view.returns - baseline) / scale
-        else:
-            gain = pi.log_prob(dream.actions.detach()) * ((view.returns - view.baseline) / scale).detach()
-        loss = -(view.weights * (gain + self.entropy_scale * entropy)).mean()
-        return loss, {"entropy": entropy.detach().mean()}
+        return policy_loss, critic_loss, metrics
 
     @torch.no_grad()
     def imagine(self, start: Latent, *, horizon: int | None = None) -> Dream:
