@@ -15,6 +15,7 @@ from torch.func import functional_call
 from rl_lab.components.flat import bare_step, set_capturable, set_learning_rate
 from rl_lab.core import WorkflowContext
 from rl_lab.core.seeds import ONE_AGENT, Seeds
+from rl_lab.ops.schedules import linear_decay
 
 M = TypeVar("M", bound=nn.Module)
 COMPILABLE = (torch.optim.Adam, torch.optim.AdamW)
@@ -105,6 +106,16 @@ class Learner:
         """Hold on to the optimiser's state, which loading replaces."""
         states = [(parameter, optimizer.state[parameter]) for parameter in self.parameters]
         self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
+
+
+def decay_rates(learners: Iterable[Learner | None], progress: float) -> float:
+    """Let the rates of those learners that there are fall linearly to 0; return what is left of the first one's."""
+    rates = []
+    for learner in learners:
+        if learner is not None:
+            rates.append(linear_decay(learner.initial_rate, progress))
+            learner.set_rate(rates[-1])
+    return rates[0]
 
 
 def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
