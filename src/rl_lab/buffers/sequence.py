@@ -107,9 +107,8 @@ class SequenceBuffer(Buffer):
 
     def add(self, trajectory: Trajectory) -> None:
         """Append `T` vector steps; more than the ring holds leave only their end."""
-        for part in _pieces(
-            self._placement.fetch(trajectory), max(1, self._length // 2)
-        ):  # a step makes up to two rows
+        steps = max(1, self._length // 2)  # a step makes up to two rows
+        for part in _pieces(self._placement.fetch(trajectory), steps):
             self._add(part)
 
     def is_ready(self) -> bool:
@@ -287,8 +286,7 @@ class SequenceBuffer(Buffer):
 
 
 def _pieces(trajectory: Trajectory, steps: int) -> list[Trajectory]:
-    count = trajectory["rewards"].shape[0]
-    if count <= steps:
+    if (count := trajectory["rewards"].shape[0]) <= steps:
         return [trajectory]
     return [tree_map(lambda x, i=i: x[i : i + steps], trajectory) for i in range(0, count, steps)]
 
