@@ -10,6 +10,10 @@ The window begins after the first updates, in which compilers work: what those t
     python benchmarks/model_free_speed.py --tasks sac_halfcheetah --threads 2     # other rows of the results stay
     python benchmarks/model_free_speed.py --rounds 1 --window 3 --name try        # does it work at all?
     python benchmarks/model_free_speed.py --peer my_worker.py .peers/mine/bin/python
+    python benchmarks/model_free_speed.py --compile compiled eager --libraries --name compile_auto     # no peers
+
+Of several ways in `--compile` the first one is `lab`, another one `lab_<way>`; `compiling pays after` is the number of
+env steps in which the first one has caught up with the time that its first updates take.
 
 A worker takes one JSON argument and prints one JSON line: see `workers/window.py`.
 """
@@ -80,13 +84,13 @@ class Worker(NamedTuple):
     python: str
     script: str
     precision: str = "float32"
+    compile: str = "auto"
 
 
 def main() -> None:
     args = parse_arguments()
     workers = {name: Worker(str(peer_python(name)), str(WORKERS / f"{name}_training.py")) for name in args.libraries}
-    lab = Worker(sys.executable, str(WORKERS / "lab_training.py"))
-    workers = {"lab": lab, LOW: lab._replace(precision="bfloat16")} | workers
+    workers = lab_workers(args.compile) | workers
     workers |= {Path(paths[0]).stem: peer_worker(*paths) for paths in args.peer}
     rows = [] if args.fresh else earlier_rows(args)
     for task, threads in product(args.tasks, args.threads):
@@ -94,6 +98,14 @@ def main() -> None:
         rows.sort(key=lambda row: (list(TASKS).index(row["task"]), row["threads"]))  # stable: rounds stay in order
         write_results(args.name, rows, summary=summary(rows), tasks=TASKS, seeds=list(range(args.rounds)))
     print(f"\n{markdown_table(summary(rows))}")
+
+
+def lab_workers(ways: list[str]) -> dict[str, Worker]:
+    """Return the lab, and beside it either its other precision or its other ways to run updates."""
+    lab = Worker(sys.executable, str(WORKERS / "lab_training.py"), compile=ways[0])
+    if len(ways) == 1:
+        return {"lab": lab, LOW: lab._replace(precision="bfloat16")}
+    return {"lab": lab} | {f"lab_{way}": lab._replace(compile=way) for way in ways[1:]}
 
 
 def earlier_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -113,7 +125,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="each round has its own seed")
     parser.add_argument("--warmup", type=float, default=4.0, help="seconds after the iterations that compile")
     parser.add_argument("--window", type=float, default=12.0, help="seconds")
-    parser.add_argument("--compile", choices=("auto", "eager", "compiled"), default="auto", help="the lab's updates")
+    ways = ("auto", "eager", "compiled")
+    parser.add_argument("--compile", nargs="+", choices=ways, default=["auto"], help="the lab's updates")
     parser.add_argument("--name", default="model_free_speed", help="of the result files")
     parser.add_argument("--fresh", action="store_true", help="drop earlier rows of other tasks and threads")
     return parser.parse_args()
@@ -146,7 +159,7 @@ def measure_rounds(
             if name == LOW and TASKS[task]["algorithm"] not in IN_BFLOAT16:
                 continue
             times = {"warmup_s": args.warmup, "window_s": args.window}
-            spec = TASKS[task] | times | {"threads": threads, "seed": seed, "compile": args.compile}
+            spec = TASKS[task] | times | {"threads": threads, "seed": seed, "compile": worker.compile}
             spec["precision"] = worker.precision
             result = run_json([worker.python, worker.script, json.dumps(spec)], **variables)
             row = {"task": task, "threads": threads, "round": seed} | result | {"library": name, "commit": git_commit()}
@@ -193,10 +206,22 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "lab is faster by": f"{median(ratios):.2f}x" if ratios else "-",
                 "in each round": " ".join(f"{ratio:.2f}" for ratio in ratios) or "-",
                 "in bfloat16": f"{median(low_ratios):.2f}x" if low_ratios else "-",
+                "compiling pays after": pays_after(groups.get((task, threads, "lab"), []), group),
                 "goal": f"{goal}x" if threads in of_threads else "-",
             }
         )
     return table
+
+
+def pays_after(compiled: list[dict[str, Any]], eager: list[dict[str, Any]]) -> str:
+    """Return how many env steps the lab's first way needs to catch up with another of its ways."""
+    if not compiled or not eager[0]["library"].startswith("lab_") or eager[0]["library"] == LOW:
+        return "-"
+    steps = []
+    for fast, slow in zip(compiled, eager, strict=True):
+        saved_s = 1.0 / slow["env_steps_per_s"] - 1.0 / fast["env_steps_per_s"]  # per env step
+        steps.append((fast["compile_s"] - slow["compile_s"]) / saved_s if saved_s > 0.0 else float("inf"))
+    return f"{median(steps):,.0f}"
 
 
 def ratios_to(ours: list[dict[str, Any]], speeds: list[float]) -> list[float]:

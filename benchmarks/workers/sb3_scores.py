@@ -1,9 +1,11 @@
 """Learning curves of Stable-Baselines3, to tell what a task gives from what an algorithm misses.
 
 Runs in the peer's own environment and trains with the settings of `sac_hopper` and its like: two layers of 256, batches
-of 256, 10,000 random steps, one update per step; greedy evaluation episodes. Rows go to `results/<name>.csv`.
+of 256, 10,000 random steps (TD3: 25,000, and noise of 0.1), one update per step; greedy evaluation episodes. Rows go to
+`results/<name>.csv`.
 
     .peers/sb3/bin/python benchmarks/workers/sb3_scores.py --env Hopper-v5 --seeds 1 2 3 --steps 100_000
+    .peers/sb3/bin/python benchmarks/workers/sb3_scores.py --algorithm TD3 --env HalfCheetah-v5 --steps 300_000
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import stable_baselines3
 import torch
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import write_results
@@ -53,17 +57,22 @@ def main() -> None:
 def train(args: argparse.Namespace, seed: int, queue: Any) -> None:
     """Train one seed and report an evaluation every so often."""
     torch.set_num_threads(1)
+    environment = gymnasium.make(args.env)
+    own: dict[str, Any] = {"learning_starts": 10_000}
+    if args.algorithm == "TD3":
+        dim = environment.action_space.shape[0]
+        own = {"learning_starts": 25_000, "action_noise": NormalActionNoise(np.zeros(dim), np.full(dim, 0.1))}
     model = vars(stable_baselines3)[args.algorithm](
         "MlpPolicy",
-        gymnasium.make(args.env),
+        environment,
         seed=seed,
         device="cpu",
         learning_rate=3e-4,
-        learning_starts=10_000,
         batch_size=256,
         train_freq=1,
         gradient_steps=1,
         policy_kwargs={"net_arch": [256, 256]},
+        **own,
     )
     for step in range(args.every, args.steps + 1, args.every):
         model.learn(args.every, reset_num_timesteps=False)

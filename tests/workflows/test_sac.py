@@ -181,6 +181,27 @@ def test_the_temperature_rises_when_the_policy_is_too_narrow():
     assert narrow.log_alpha.item() > 0.0 > wide.log_alpha.item()
 
 
+def test_all_learning_rates_fall_to_0_at_the_end_of_the_phase():
+    workflow, batch = make_sac(learning_rate_schedule="linear", lr=0.01), random_batch(CONTINUOUS)
+    learnt = {"critic": workflow.critic, "actor": workflow.policy, "alpha": workflow}
+    moves = {name: [] for name in learnt}
+    for progress in (0.0, 0.5, 0.75, 1.0):
+        before = {name: trained_of(name, module) for name, module in learnt.items()}
+        metrics = workflow.update_agent(batch, phase=phase(progress))
+        assert metrics["learning_rate"] == pytest.approx(0.01 * (1.0 - progress))
+        for name, module in learnt.items():
+            moves[name].append(float((trained_of(name, module) - before[name]).abs().max()))
+    # Adam's steps on one batch again and again are about as long as its learning rate.
+    assert all(moved == pytest.approx([0.01, 0.005, 0.0025, 0.0], rel=0.2) for moved in moves.values())
+    assert "learning_rate" not in make_sac().update_agent(batch, phase=phase(0.5))
+
+
+def trained_of(name, module):
+    """Return the parameters that the optimiser of this name changes."""
+    own = [module.log_alpha] if name == "alpha" else list(module.parameters())
+    return torch.cat([parameter.detach().flatten() for parameter in own]).clone()
+
+
 def test_only_every_delayed_update_moves_the_policy():
     workflow = make_sac(policy_delay=3)
     before = [p.clone() for p in workflow.policy.parameters()]
@@ -293,13 +314,14 @@ def test_images_and_dicts_are_read_by_encoders():
 
 
 def test_compiled_and_eager_updates_agree():
-    eager, compiled = make_sac(), make_sac(static=StaticSteps("compiled"))
+    options = {"learning_rate_schedule": "linear"}
+    eager, compiled = make_sac(**options), make_sac(static=StaticSteps("compiled"), **options)
     for seed in range(3):
         batch = random_batch(CONTINUOUS, seed=seed)
         torch.manual_seed(seed)
-        one = eager.update_agent(batch, phase=phase())
+        one = eager.update_agent(batch, phase=phase(seed / 4))
         torch.manual_seed(seed)
-        other = compiled.update_agent(batch, phase=phase())
+        other = compiled.update_agent(batch, phase=phase(seed / 4))
         assert {k: float(v) for k, v in one.items()} == pytest.approx({k: float(v) for k, v in other.items()}, rel=1e-3)
     torch.testing.assert_close(parameters(eager), parameters(compiled), atol=1e-5, rtol=1e-3)
 

@@ -458,3 +458,15 @@ def test_same_seed_same_parameters_other_seed_others(options):
 def test_wrong_options_are_one_line(spec, options, message):
     with pytest.raises(ConfigError, match=message):
         make_td3(spec, **options)
+
+
+def test_both_learning_rates_fall_to_0_at_the_end_of_the_phase():
+    workflow, batch = make_td3(learning_rate_schedule="linear", lr=0.01, policy_delay=1), random_batch(SPEC)
+    for progress, expected in ((0.0, 0.01), (0.5, 0.005), (0.75, 0.0025), (1.0, 0.0)):
+        before = [list(map(torch.clone, module.parameters())) for module in (workflow.critic, workflow.policy)]
+        assert workflow.update_agent(batch, phase=phase(progress))["learning_rate"] == pytest.approx(expected)
+        for old, module in zip(before, (workflow.critic, workflow.policy), strict=True):
+            moved = max(
+                float((new - was).detach().abs().max()) for new, was in zip(module.parameters(), old, strict=True)
+            )
+            assert moved == pytest.approx(expected, rel=0.2)  # about as long as Adam's learning rate

@@ -113,6 +113,16 @@ class Learner:
         self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
 
 
+def decay_rates(learners: Iterable[Learner | None], progress: float) -> float:
+    """Let the rates of those learners that there are fall linearly to 0; return what is left of the first one's."""
+    rates = []
+    for learner in learners:
+        if learner is not None:
+            rates.append(linear_decay(learner.initial_rate, progress))
+            learner.set_rate(rates[-1])
+    return rates[0]
+
+
 def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
     """Let several learners take a step down one loss, with one pass backwards; return the norms of their gradients."""
     learners = list(learners)

@@ -9,7 +9,9 @@ import torch
 
 from rl_lab.config.targets import Supply, Targets
 from rl_lab.config.validate import read_phases
+from rl_lab.core.buffer import Buffer
 from rl_lab.core.context import Named, Optimizers, WorkflowContext
+from rl_lab.core.errors import ConfigError
 from rl_lab.core.phase import COLLECT, Phase
 from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import RngStreams
@@ -44,7 +46,7 @@ def bind(
             components=_build_block("components", config, targets),
             controllers=_build_block("controllers", config, targets),
             optimizers=Optimizers(_build_block("optimizers", config, targets)),
-            buffers=_build_block("buffers", config, targets, _for_buffers(rng, device, spec, num_envs, phases)),
+            buffers=_build_buffers(config, targets, _for_buffers(rng, device, spec, num_envs, phases)),
             rng=rng,
             static=static,
             fuse=static.fuse,
@@ -90,8 +92,23 @@ def _for_buffers(
     return supply
 
 
-def _build_block(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> Named[Any]:
+def _build_block(block: str, config: Mapping[str, Any], targets: Targets) -> Named[Any]:
+    return Named(block.removesuffix("s"), _built(block, config, targets))
+
+
+def _build_buffers(config: Mapping[str, Any], targets: Targets, supply: Supply) -> Named[Buffer]:
+    """Build all buffers, and let them hear of each other."""
+    built: dict[str, Buffer] = _built("buffers", config, targets, supply)
+    buffers = Named("buffer", built)
+    for name, buffer in built.items():
+        try:
+            buffer.meet(buffers)
+        except ConfigError as error:
+            raise ConfigError(f"buffers.{name}: {error}") from error
+    return buffers
+
+
+def _built(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> dict[str, Any]:
     """Build the nodes of a block by name; one that is null is absent."""
     nodes = {name: node for name, node in config[block].items() if node is not None}
-    kind = block.removesuffix("s")
-    return Named(kind, {n: targets.instantiate(f"{block}.{n}", node, *inherited) for n, node in nodes.items()})
+    return {name: targets.instantiate(f"{block}.{name}", node, *inherited) for name, node in nodes.items()}

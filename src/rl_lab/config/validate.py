@@ -133,12 +133,18 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
     filled: set[str] = set()
     for phase in phases:
         if phase.buffer is not None and any(call.name == COLLECT for call in phase.hooks):
+            if joined := buffers[phase.buffer].joins:
+                raise ConfigError(
+                    f"phase {phase.name!r} collects into buffer {phase.buffer!r}, which only joins others (choices: "
+                    f"{', '.join(joined)})"
+                )
             filled.add(phase.buffer)
         wants_batch = any(call.is_update and hooks[call.name].needs_batch for call in phase.hooks)
         if not wants_batch or phase.buffer is None or phase.buffer in filled:
             continue
         buffer = buffers[phase.buffer]
-        if not buffer.brings_data and not buffer.is_ready():
+        is_fed = bool(buffer.joins) and filled.issuperset(buffer.joins)
+        if not is_fed and not buffer.brings_data and not buffer.is_ready():
             raise ConfigError(
                 f"phase {phase.name!r} can never update: buffer {phase.buffer!r} is empty and no phase up to it "
                 "collects into it"

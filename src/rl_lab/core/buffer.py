@@ -79,6 +79,14 @@ class Buffer(ABC):
         """Return what its batches are; None: something of its own."""
         return None
 
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """Return the names of other buffers that it draws from, instead of holding anything."""
+        return ()
+
+    def meet(self, others: Mapping[str, Buffer]) -> None:  # noqa: B027  (most buffers stand alone)
+        """Hear of all buffers of the run; called once, before anything is added."""
+
     @abstractmethod
     def add(self, trajectory: Trajectory) -> None:
         """Store `T` vector steps."""

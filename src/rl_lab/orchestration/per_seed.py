@@ -55,6 +55,11 @@ class PerSeedBuffer(Buffer):
         return self._parts[0].batch_rows
 
     @property
+    def joins(self) -> tuple[str, ...]:
+        """Return what the parts do."""
+        return self._parts[0].joins
+
+    @property
     def batch_kind(self) -> BatchKind | None:
         """Return what those of the parts are."""
         return self._parts[0].batch_kind

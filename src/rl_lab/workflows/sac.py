@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rl_lab.components.action_values import ActionValues, ValueRange, descend_critics, random_members
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
-from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
+from rl_lab.components.learner import Learner, decay_rates, frozen_copy, polyak, trained
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
 from rl_lab.components.policies import CategoricalPolicy, Mask, Policy, SquashedPolicy
 from rl_lab.components.squashed_heads import PolicyKind, squashed_head
@@ -67,6 +67,7 @@ class SAC(Workflow):
         normalize_observations: Normalise vectors by running statistics of the batches.
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient of each network; null leaves it free.
+        learning_rate_schedule: constant or linear (to 0 at the end of the phase), of all optimisers.
     """
 
     reduces_over_ranks = True
@@ -90,6 +91,7 @@ class SAC(Workflow):
         normalize_observations: bool = False,
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
+        learning_rate_schedule: Literal["constant", "linear"] = "constant",
     ) -> None:
         super().__init__()
         self.gamma, self.tau, self.reward_scale = gamma, tau, reward_scale
@@ -99,6 +101,7 @@ class SAC(Workflow):
         self.policy_delay, self.random_steps = policy_delay, random_steps
         self.value_range, self.max_grad_norm = value_range, max_grad_norm
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
+        self.learning_rate_schedule = learning_rate_schedule
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic`, `actor` and `alpha`."""
@@ -183,7 +186,11 @@ class SAC(Workflow):
         """Descend the losses of critics, policy and temperature on one batch, and move the targets."""
         self.num_updates += 1
         update = self._update_all if self.num_updates % self.policy_delay == 0 else self._update_critic
-        metrics, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
+        rate = {}
+        if self.learning_rate_schedule == "linear":
+            rate["learning_rate"] = decay_rates((self.critics, self.actors, self.alphas), phase.progress)
+        learnt, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
+        metrics: Metrics = {**learnt, **rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
 
     def _learn_all(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

@@ -18,7 +18,7 @@ from rl_lab.components.action_values import ActionValues, ValueRange, descend_cr
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import ActionNoise, NoiseKind, reject_long_warm_up
-from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
+from rl_lab.components.learner import Learner, decay_rates, frozen_copy, polyak, trained
 from rl_lab.components.mlp import orthogonal_linear
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
 from rl_lab.components.precision import in_float32
@@ -103,6 +103,7 @@ class TD3(Workflow):
         normalize_observations: Normalise vectors by running statistics of the batches.
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient of each network; null leaves it free.
+        learning_rate_schedule: constant or linear (to 0 at the end of the phase), of all optimisers.
     """
 
     reduces_over_ranks = True
@@ -128,6 +129,7 @@ class TD3(Workflow):
         normalize_observations: bool = False,
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
+        learning_rate_schedule: Literal["constant", "linear"] = "constant",
     ) -> None:
         super().__init__()
         self.gamma, self.tau, self.reward_scale = gamma, tau, reward_scale
@@ -137,6 +139,7 @@ class TD3(Workflow):
         self.noise_kind, self.noise_std, self.noise_std_max = noise, noise_std, noise_std_max
         self.random_steps, self.value_range, self.max_grad_norm = random_steps, value_range, max_grad_norm
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
+        self.learning_rate_schedule = learning_rate_schedule
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic` and `actor`."""
@@ -201,7 +204,11 @@ class TD3(Workflow):
         """Descend the critics' loss on one batch; when their turn has come, move policy and targets too."""
         self.num_updates += 1
         update = self._update_all if self.num_updates % self.policy_delay == 0 else self._update_critic
-        metrics, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
+        rate = {}
+        if self.learning_rate_schedule == "linear":
+            rate["learning_rate"] = decay_rates((self.critics, self.actors), phase.progress)
+        learnt, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
+        metrics: Metrics = {**learnt, **rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
 
     def _learn_all(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
