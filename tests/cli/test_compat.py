@@ -73,6 +73,8 @@ def test_what_cannot_be_read_is_one_line(line, message, lab, fails):
             "play.py --exp_name a1_flat_ppo --load_run mine --checkpoint best --test_length 50 --log_root logs",
             "lab play mine --checkpoint best --root logs --testers all --test-length 50",
         ),
+        ("train.py --exp_name a1_flat_ppo --resume --load_run -1", "lab resume quadruped_flat_ppo"),
+        ("train.py --exp_name pm01_flat_ppo --run_exist --load_run -1", "lab train --from-run biped_pm01_flat_ppo"),
         (
             "export_policy.py --exp_name sa01_rough_ppo --checkpoint 100",
             "lab export biped_sa01_rough_ppo --checkpoint cycle:100",

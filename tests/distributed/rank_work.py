@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.nn.utils import parameters_to_vector
 
+from rl_lab.components.discriminator import Discriminator
 from rl_lab.components.mlp import MLP
 from rl_lab.components.normalizer import RewardScaler, RunningNormalizer, normalized_over
 from rl_lab.components.q_ensemble import ValueScale
@@ -23,6 +24,7 @@ from rl_lab.distributed.process_group import process_group
 from rl_lab.environments.pendulum import Pendulum
 from rl_lab.workflows.dqn import DQN
 from rl_lab.workflows.ppo import PPO
+from rl_lab.workflows.ppo_amp import PPOAMP
 from rl_lab.workflows.rlpd import RLPD
 from rl_lab.workflows.sac import SAC
 from rl_lab.workflows.td3 import TD3
@@ -149,6 +151,62 @@ def train_ppo(name, ranks=ALONE):
     return {**workflow.state_dict(), "grad_norm": metrics[-1]["grad_norm"], "rate": metrics[-1]["learning_rate"]}
 
 
+class Motions:
+    """Reference steps, of which a rank sees its part."""
+
+    def __init__(self, ranks):
+        generator = torch.Generator().manual_seed(9)
+        self.ranks, self.batches = ranks, [torch.randn(2, SIZE * ROWS, 3, generator=generator) for _ in range(UPDATES)]
+
+    def sample(self):
+        here, there = self.batches.pop(0).chunk(self.ranks.size, 1)[self.ranks.rank]
+        return {"observations": here, "next_observations": there}
+
+
+@contextmanager
+def draws_of_ranks(ranks):
+    """Let one process draw from its replay what the ranks draw from theirs, whose columns it has side by side."""
+    original, streams = torch.randint, generators()
+
+    def drawn(high, shape, device=None):
+        if ranks.size > 1:
+            return original(high, shape, generator=streams[ranks.rank])
+        own = [original(high // SIZE, (shape[0] // SIZE,), generator=stream) for stream in streams]
+        return torch.cat(
+            [row // NUM_ENVS * SIZE * NUM_ENVS + row % NUM_ENVS + r * NUM_ENVS for r, row in enumerate(own)]
+        )
+
+    torch.randint = drawn
+    try:
+        yield
+    finally:
+        torch.randint = original
+
+
+def train_motion_prior(ranks=ALONE):
+    """Return what policy and discriminator learn: of a rank's columns and motions, or of all."""
+    spec, batches = rollouts()
+    own = SIZE * NUM_ENVS // ranks.size
+    judge = Discriminator(key=None, style_scale=0.5, hidden_dims=[16], learning_rate=3e-3, trunk_decay=0.01)
+    workflow = make_ppo(
+        spec,
+        workflow_class=PPOAMP,
+        extensions={"discriminator": judge},
+        buffers={"motions": Motions(ranks)},
+        ranks=ranks,
+        **{"num_envs": own, "num_epochs": 3, "lr": 3e-3, **PPOS["flat"]},
+    )
+    before = parameters_to_vector(judge.parameters())
+    torch.manual_seed(100 + ranks.rank)
+    part = slice(ranks.rank * own, (ranks.rank + 1) * own)
+    with draws_of_ranks(ranks):
+        for batch in batches:
+            workflow.update_policy(tree_map(lambda x: x[:, part], batch), phase=phase())
+            workflow.update_discriminator(phase=phase())
+    assert (parameters_to_vector(judge.parameters()) - before).abs().max() > 5e-3
+    return dict(workflow.state_dict())
+
+
 def train_off_policy(name, ranks=ALONE):
     """Return what updates on batches lead to: of a rank's rows, or of all."""
     kind, spec, options = OFF_POLICY[name]
@@ -206,6 +264,23 @@ def train_packaged(name, ranks=ALONE):
     return dict(parts.workflow.state_dict())
 
 
+def train_legged(ranks=ALONE):
+    """Return what an update on steps of walking robots leads to: of a rank's robots, or of all."""
+    small = ["environment.num_envs=6", "environment.episode_s=0.2", "environment.simulation.num_threads=1"]
+    names = ["+experiment=quadruped_flat_ppo", "algorithm.num_minibatches=1", *small, *calm("policy", lr=1e-3)]
+    composed = compose([*names, "logging=quiet", "experiment.device=cpu", "experiment.compile=eager"])
+    source = assemble(composed, Targets(AllowList()))
+    batches = [collect(make_collector(source.env), source.workflow, 24) for _ in range(2)]
+    parts = assemble(composed, Targets(AllowList()), ranks=ranks)
+    before = parameters_to_vector(parts.workflow.parameters())
+    now = Phase("train", "online", (), "steps", 1, buffer="rollout")
+    for batch in batches:
+        part = tree_map(lambda x: x.chunk(ranks.size, 1)[ranks.rank], batch)
+        parts.workflow.update_policy(part, phase=now)
+    assert (parameters_to_vector(parts.workflow.parameters()) - before).abs().max() > 5e-4
+    return dict(parts.workflow.state_dict())
+
+
 def normalise(ranks=ALONE):
     """Return statistics of a stream in unequal batches: of a rank's share, or of all."""
     torch.manual_seed(3)
@@ -244,7 +319,11 @@ def learn(ranks=ALONE):
     found = {name: train_ppo(name, ranks) for name in PPOS}
     found |= {name: train_off_policy(name, ranks) for name in OFF_POLICY}
     found |= {name: train_packaged(name, ranks) for name in PACKAGED}
-    return found | {"normaliser": normalise(ranks)}
+    return found | {
+        "motion_prior": train_motion_prior(ranks),
+        "legged": train_legged(ranks),
+        "normaliser": normalise(ranks),
+    }
 
 
 def become(rank, port, size=SIZE):

@@ -90,7 +90,7 @@ def test_what_ranks_say_to_each_other(results):
         assert said["first"] == "rank 0"
 
 
-@pytest.mark.parametrize("name", [*PPOS, *OFF_POLICY, *PACKAGED, "normaliser"])
+@pytest.mark.parametrize("name", [*PPOS, *OFF_POLICY, *PACKAGED, "motion_prior", "legged", "normaliser"])
 def test_two_ranks_are_one_process_with_the_data_of_both(results, name):
     (first, second), alone = results
     assert first[name].keys() == alone[name].keys()
@@ -118,6 +118,20 @@ def test_when_one_rank_is_asked_to_stop_both_do_and_replay_goes_on(tmp_path):
     assert fingerprint(RunDirectory.open(stopped)) == fingerprint(RunDirectory.open(whole))
     first, second = (CheckpointStore.load(state_of(whole).path / part).state["buffers"] for part in ("", "rank_1"))
     assert tree_hash(first) != tree_hash(second)
+
+
+def test_two_ranks_teach_robots_of_their_own(tmp_path):
+    small = ["budget=tiny", "+logging=quiet", "environment.simulation.num_threads=1", "experiment.device=cpu"]
+    run = tmp_path / "run"
+    line = ["train", "+experiment=quadruped_flat_ppo_amp", *small, "--run-dir", str(run)]
+    assert ended(start(lab, line, str(tmp_path))) == [0, 0], output(tmp_path)
+    loaded = state_of(run)
+    first, second = loaded.state, CheckpointStore.load(loaded.path / "rank_1").state
+    assert first["counters"]["updates"] > 2
+    for name, weight in first["workflow"].items():
+        assert torch.equal(weight, second["workflow"][name]), name
+    robots = [state["collector"]["environment"]["sim"]["rows"] for state in (first, second)]
+    assert not torch.equal(*robots)
 
 
 def state_of(run):

@@ -343,6 +343,24 @@ def test_a_pose_may_have_a_width_for_each_joint():
         env.step(torch.zeros(4, 12))
 
 
+@pytest.mark.parametrize("name", ["legged_pm01", "legged_sa01_rough"])
+def test_the_default_pose_is_that_of_roll_and_yaw_whatever_their_columns(name):
+    """The original took columns 0 and 1 of a leg, which are pitch and roll on a PM01."""
+    small = {"terrain": {"num_levels": 1, "num_columns": 1}} if name.endswith("rough") else {}
+    env = task(name, num_envs=1, **small)
+    (term,) = [term for term in env.rewards.terms if term.name == "default_joint_pos"]
+    chosen = {env.robot.joint_names[int(column)] for column in term.params["joints"]}
+    assert chosen == {f"{side}_hip_{axis}" for side in ("left", "right") for axis in ("roll", "yaw")}
+    env.reset(0)
+    turned = {}
+    for column, joint in enumerate(env.robot.joint_names):
+        state = env._read()
+        state.joint_pos = env.world.facts.default_pos.expand(1, -1).clone()
+        state.joint_pos[0, column] += 0.2
+        turned[joint] = float(term(state))
+    assert {joint for joint, value in turned.items() if value < 0.5} == chosen
+
+
 def test_an_environment_tells_whether_its_steps_repeat(monkeypatch):
     assert task().spec.exact_steps
     monkeypatch.setattr(CpuSim, "deterministic", False)

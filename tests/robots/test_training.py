@@ -14,6 +14,7 @@ from rl_lab.core import EnvironmentFault
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.killed_on_gpu import assert_a_killed_run_ends_in_the_same_bits
 from tests.test_kill_resume import fingerprint, finish, kill_at_a_random_moment, start
+from tests.workflows.teaching import TINY, composed, newest_state, train
 
 torch.set_num_threads(1)
 SMALL = [
@@ -87,6 +88,17 @@ def test_a_world_that_is_not_finite_is_dumped_in_the_runs_directory(tmp_path, mo
             env.step(torch.zeros(env.num_envs, *env.spec.action.shape))
         env.close()
     assert len(list(run.crash.glob("not_finite_*/state.npz"))) == 2
+
+
+def test_a_blind_student_of_a_privileged_robot_reads_only_its_own_group(tmp_path):
+    small = (*TINY, "environment.simulation.num_threads=1", "experiment.device=cpu")
+    train(composed("quadruped_flat_ppo", tmp_path, *small), tmp_path, "teacher")
+    named = f"training.teacher.run={tmp_path / 'teacher'}"
+    run = train(composed("distill_quadruped", tmp_path, *small, named), tmp_path, "student")
+    state = newest_state(run)
+    first = next(weight for weight in state["workflow"].values() if weight.ndim == 2)
+    assert first.shape[1] == 5 * (3 + 3 + 12 + 12 + 12) + 3 + 2  # no velocity of the base, no group of the teacher
+    assert set(state["collector"]["observation"]) == {"actor", "critic", "student"}  # of which the teacher sees two
 
 
 def evaluations(name, root, *overrides):

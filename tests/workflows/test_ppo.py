@@ -218,6 +218,23 @@ def test_minibatches_cover_every_row_once():
     assert sorted(joined) == sorted(float(x) for x in rollout["targets"])
 
 
+def test_every_epoch_has_a_permutation_of_its_own(monkeypatch):
+    """The original drew one and went through the same minibatches in every epoch."""
+    workflow = make_ppo(EnvSpec("x", Box((4,)), Discrete(2)), num_minibatches=2, num_epochs=4)
+    seen, differentiate = [], workflow._differentiate
+
+    def watched(minibatch):
+        seen.append(tuple(float(x) for x in minibatch["targets"]))
+        return differentiate(minibatch)
+
+    monkeypatch.setattr(workflow, "_differentiate", watched)
+    workflow.update_policy(fixed_batch(), phase=phase())
+    epochs = [(*seen[i], *seen[i + 1]) for i in range(0, 8, 2)]
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1  # of the same rows
+    assert len(set(epochs)) == 4
+    assert len({frozenset(part) for part in seen}) == 8  # in other minibatches
+
+
 @pytest.mark.parametrize("scope", ["minibatch", "batch", "none"])
 def test_advantage_normalisation(scope):
     spec = EnvSpec("x", Box((4,)), Discrete(2))

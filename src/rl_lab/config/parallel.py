@@ -18,7 +18,7 @@ from rl_lab.core.workflow import Workflow
 from rl_lab.distributed.process_group import num_started, process_group
 
 KEY = "experiment.devices"
-ABLE = "PPO, SAC, TD3, DQN, Dreamer, TDMPC, BehaviorCloning, DiffusionPolicy, SFT, HiORS, RLPD"  # as packaged
+ABLE = "PPO, PPOAMP, SAC, TD3, DQN, Dreamer, TDMPC, BehaviorCloning, DiffusionPolicy, SFT, HiORS, RLPD"  # as packaged
 
 
 def num_wanted(composed: DictConfig) -> int:

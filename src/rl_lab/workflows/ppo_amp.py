@@ -19,7 +19,6 @@ class PPOAMP(PPO):
     Its options are those of PPO. `buffers.motions` is any buffer that brings steps of the reference.
     """
 
-    reduces_over_ranks = False  # nobody has compared its discriminator with that of one process
     EXTENSIONS: ClassVar[tuple[str, ...]] = ("discriminator", *PPO.EXTENSIONS)  # bonuses of others are not the task's
 
     def initialize(self, context: WorkflowContext) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl_lab.core import ConfigError, EnvironmentFault
+from rl_lab.robots.models.bipeds import g1, pm01, sa01
 from rl_lab.robots.models.layout import layout_of
 from rl_lab.robots.models.quadruped import quadruped
 from rl_lab.robots.models.rolling import rotunbot
@@ -61,17 +62,18 @@ def run(sim, inputs):
 
 
 @needs_warp
-@pytest.mark.parametrize("builder", [quadruped, rotunbot])
-def test_both_backends_agree_over_fifty_steps(builder):
+@pytest.mark.parametrize(("builder", "least"), [(quadruped, 8), (rotunbot, 8), (g1, 6), (pm01, 6), (sa01, 6)])
+def test_both_backends_agree_over_fifty_steps(builder, least):
+    """In all worlds, or of bipeds in all but two: they fall, and a foot that just touches or not makes another fall."""
     model = scene(builder)
     sims = pair(model, 8)
     for sim in sims:
         randomize(sim, 8)
         run(sim, controls(model, 50, 8))
         sim.check()
-    for name, tolerance in TOLERANCE.items():
-        assert (sims[0].read(name) - sims[1].read(name).cpu()).abs().max() < tolerance, name
-    assert (sims[0].read("sensordata") - sims[1].read("sensordata").cpu()).abs().max() < 0.1  # N of about 150
+    for name, tolerance in {**TOLERANCE, "sensordata": 0.1}.items():  # N of about 150
+        difference = (sims[0].read(name) - sims[1].read(name).cpu()).abs().flatten(1).amax(1)
+        assert int((difference < tolerance).sum()) >= least, name
 
 
 @needs_warp
