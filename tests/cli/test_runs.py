@@ -210,8 +210,10 @@ def test_clean_is_dry_until_told(lab, fails):
     metrics = (run / "metrics.jsonl").read_bytes()
     assert "its buffers are gone and it cannot be resumed exactly" in fails(lab("resume", run), 1)
     assert lab("resume", run, "--mode", "warm_start").exit_code == 0
-    done = lab("runs", "clean", run.name, *everything, "--yes")
-    assert "freed" in done.stdout
+    named = lab("runs", "clean", run.name, *everything, "--yes")
+    assert "kept: 1 not chosen, 1 needed by a kept run" in named.stdout  # the one that began with its weights
+    done = lab("runs", "clean", *everything, "--yes")
+    assert "in 2 runs" in done.stdout.splitlines()[-1]
     assert not (run / "checkpoints").exists()
     assert "its checkpoints are gone" in fails(lab("resume", run), 1)
     assert (run / "metrics.jsonl").read_bytes() == metrics
