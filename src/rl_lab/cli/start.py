@@ -60,12 +60,12 @@ def start(
             [composed.transport.actor] if count == 1 else [f"{composed.transport.actor}-{i + 1}" for i in range(count)]
         )
         words = {name: ["actor", str(path), *_own_options(composed, name), *shared] for name in names}
-        typer.echo(f"run: {path}")
         told = path / FILES / ADDRESS
         if run is None or not run.is_locked():
             told.unlink(missing_ok=True)  # of the learner before this one, on another port
         known = told if composed.transport.kind == "network" else path / "manifest.json"
         with _place(on, address, composed) as elsewhere:
+            typer.echo(f"run: {path}")
             actors = [
                 Member(name, each if elsewhere else [*lab, *each], elsewhere=elsewhere) for name, each in words.items()
             ]
