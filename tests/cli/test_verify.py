@@ -180,7 +180,7 @@ def test_steps_beyond_the_run_compare_as_far_as_it_came(tmp_path):
 @pytest.mark.parametrize("path", ["runs/lr=0.1,seed=2/checkpoints/1", "it's here", "a b\\", "plain"])
 def test_where_a_run_started_from_is_said_as_it_is(tmp_path, path):
     run = RunDirectory.open(make_run(tmp_path, "a", training={"resume_path": path}))
-    (word,) = [word for word in _overrides(run) if word.startswith("training.resume_path=")]
+    (word,) = [word for word in _overrides(run, run) if word.startswith("training.resume_path=")]
     (override,) = parse_overrides([word])
     assert override.value() == path
 
@@ -240,4 +240,4 @@ def test_a_halted_run_comes_out_again_and_tells_nobody_twice(train, lab, fails, 
 
 def test_the_runs_own_code_is_told_only_of_options_that_it_knows(tmp_path):
     run = RunDirectory.open(make_run(tmp_path, "a", training={"keep_last": 3}))
-    assert _overrides(run) == ["training.keep_last=1000000"]
+    assert _overrides(run, run) == ["training.keep_last=1000000"]

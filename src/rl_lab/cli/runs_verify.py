@@ -50,6 +50,7 @@ def verify(
 def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdict:
     """Train the replica in a directory that goes with this command, and compare."""
     from rl_lab.cli.code_state import START, own_code, own_plugin
+    from rl_lab.config.migration import as_written
     from rl_lab.core.errors import RunDirectoryError
     from rl_lab.tracking.run_directory import RunDirectory
     from rl_lab.tracking.verification import compare_runs
@@ -58,7 +59,8 @@ def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdi
     limit = last if steps is None else min(steps, last)
     with own_code(run) as own:
         replica = own.sources.parent / "replica"
-        words = ["train", "--from-run", str(run.path), "--run-dir", str(replica), *_overrides(run)]
+        origin = as_written(run, own.sources.parent / "origin")
+        words = ["train", "--from-run", str(origin.path), "--run-dir", str(replica), *_overrides(run, origin)]
         words += [word for entry in plugins for word in ("--plugin", own_plugin(entry, own.sources))]
         command = [sys.executable, "-P", "-c", START, *words]
         with (own.sources.parent / "said").open("wb") as said:
@@ -90,7 +92,7 @@ def _ended_alike(run: RunDirectory, replica: Path, limit: int) -> bool:
     return last > limit or (last == limit and (limit < _last_step(run.path) or was_halted))
 
 
-def _overrides(run: RunDirectory) -> list[str]:
+def _overrides(run: RunDirectory, origin: RunDirectory) -> list[str]:
     """Return what makes the repetition compute the same, whatever is automatic, keep all checkpoints and tell nobody.
 
     The run's own code may know fewer options than today's: those that its config lacks are left alone.
@@ -101,7 +103,7 @@ def _overrides(run: RunDirectory) -> list[str]:
     from rl_lab.config.resume import GOES_ON
     from rl_lab.core.trees import tree_leaves
 
-    config, manifest = yaml.safe_load(run.read_config()), run.read_manifest()
+    config, manifest = yaml.safe_load(origin.read_config()), run.read_manifest()
     wanted = {"training.keep_last": str(_KEPT), "training.video_frequency": "null", **_QUIET}
     training, known = config["training"], {".".join(key.split(".")[:2]) for key, _ in tree_leaves(config)}
     source = training.get("resume_path")
