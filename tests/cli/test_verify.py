@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rl_lab.cli import runs_verify
 from rl_lab.cli.runs_verify import _overrides
 from rl_lab.config.compose import compose
+from rl_lab.config.migration import as_written, migrate_run
 from rl_lab.config.overrides import parse_overrides
 from rl_lab.config.trees import group_files
 from rl_lab.core.errors import RunDirectoryError
@@ -241,3 +242,14 @@ def test_a_halted_run_comes_out_again_and_tells_nobody_twice(train, lab, fails, 
 def test_the_runs_own_code_is_told_only_of_options_that_it_knows(tmp_path):
     run = RunDirectory.open(make_run(tmp_path, "a", training={"keep_last": 3}))
     assert _overrides(run, run) == ["training.keep_last=1000000"]
+
+
+def test_of_a_migrated_run_its_own_code_gets_what_it_was(tmp_path):
+    run = RunDirectory.open(make_run(tmp_path, "a", training={"keep_last": 3}))
+    before = run.config_file.read_text()
+    assert as_written(run, tmp_path / "origin") is run
+    migrate_run(run)
+    assert "video_frequency" in run.read_config()
+    origin = as_written(run, tmp_path / "origin")
+    assert (origin.path, origin.id, origin.read_config()) == (tmp_path / "origin", run.id, before)
+    assert _overrides(run, origin) == ["training.keep_last=1000000"]

@@ -36,7 +36,8 @@ def migrate(
     with Reported(debug):
         from rl_lab.tracking.catalogue import choose_runs
 
-        told, refused = [], {}
+        told: list[Migration] = []
+        refused: dict[str, str] = {}
         for run in choose_runs(root or DEFAULT_ROOT, words or []):
             planned = _migrated(run.path, yes, refused)
             if planned is not None and (planned.files or planned.checkpoints or planned.kept):
