@@ -122,6 +122,8 @@ def _on_processes(overrides: list[str], composed: DictConfig, *, is_new: bool) -
     is_said = any(word.lstrip("+").startswith("environment.num_envs=") for word in overrides)
     if OmegaConf.select(composed, "environment.num_envs", default=1) != 1 and not is_said:
         chosen.append("environment.num_envs=1")
+    if OmegaConf.select(composed, "transport.samplers") is not None:
+        chosen.append("transport.samplers=null")  # they are there
     return chosen
 
 
