@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-LAB = (str(Path(sys.executable).with_name("lab")),)  # the command of the environment this script runs in
+LAB = (sys.executable, "-m", "rl_lab")  # the command of the environment this script runs in
 PACKAGES = ("rl-lab", "torch", "numpy", "gymnasium", "mujoco")
 
 

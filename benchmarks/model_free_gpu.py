@@ -2,8 +2,10 @@
 
 Every way gets the same batches from a full replay buffer on the device and the same sizes (batch 256, networks 256x256,
 HalfCheetah's dimensions; DQN: batch 128, 120x84, CartPole's). Sampling is part of an update. Rounds are interleaved.
+LeanRL's scripts, where a clone is given, get rows of their own (`workers/leanrl_training.py`): of updates with their
+sampling as well, and of the script's whole loop with one environment; where one does not run, of the reason.
 
-    python benchmarks/model_free_gpu.py [--device cuda] [--seconds 4] [--out results/model_free_gpu.json]
+    python benchmarks/model_free_gpu.py [--device cuda] [--seconds 4] [--peer leanrl PATH] [--out FILE]
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +31,8 @@ from rl_lab.config.targets import Targets
 from rl_lab.core import Box, EnvSpec, HookCall, Phase, flat_dim, seed_everything
 
 WAYS = ("eager", "compiled", "captured")
+PEER = Path(__file__).parent / "workers" / "leanrl_training.py"
+PEER_TIMEOUT_S = 150.0  # of one script; a compilation takes about 60
 ROUNDS = 3
 STEPS = 100_000  # env steps in the buffer
 TASKS = {
@@ -46,11 +52,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each window")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--peer", nargs=2, metavar=("leanrl", "PATH"), help="a clone of github.com/pytorch-labs/LeanRL")
     parser.add_argument("--out", type=Path, default=RESULTS / "model_free_gpu.json")
     arguments = parser.parse_args()
+    if arguments.peer and arguments.peer[0] != "leanrl":
+        parser.error(f"unknown peer {arguments.peer[0]!r} (choices: leanrl)")
     rows = []
     for task in arguments.tasks:
         rows += measure(task, arguments)
+        rows += measure_peer(task, arguments, rows) if arguments.peer else []
         result = {**provenance(), "gpu": gpu_name(arguments.device), "rows": rows}
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -88,6 +98,35 @@ def measure(task: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows
+
+
+def measure_peer(task: str, arguments: argparse.Namespace, ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per way of the same algorithm's script, each from a process of its own."""
+    rows = []
+    for way in arguments.ways:
+        algorithm, seconds = task.partition("_")[0], str(arguments.seconds)
+        command = [sys.executable, str(PEER), arguments.peer[1], algorithm, way, "--seconds", seconds]
+        command += ["--device", arguments.device]
+        row = {"library": "leanrl", "way": way, "task": task} | run_peer(command)
+        mine = [each["median"] for each in ours if (each["task"], each["way"], "library" in each) == (task, way, False)]
+        if mine and "updates_per_s" in row:
+            row["ours_times_this"] = round(mine[0] / row["updates_per_s"], 2)
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def run_peer(command: list[str]) -> dict[str, Any]:
+    """Return the row that a worker prints, or why it prints none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {"does_not_run": f"not done within {PEER_TIMEOUT_S:.0f} s"}
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        return {"does_not_run": lines[-1][:300]}
+    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return row
 
 
 def prepare(task: str, way: str, device: str) -> tuple[Callable[[], Any], torch.Tensor, float]:

@@ -11,8 +11,10 @@ steps of AdamW too, for each way of tuning. Published for pi0 on an RTX 4090: 73
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -44,13 +46,17 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device(arguments.device)
     rows: list[dict[str, Any]] = []
-    for size in arguments.sizes:
-        rows += [acting_row(size, device, arguments.repeats)]
-        if arguments.train:
-            rows += [training_row(size, device, tuning, arguments) for tuning in TUNINGS]
     name = arguments.name or ("vla_latency" if device.type == "cpu" else "vla_latency_cuda")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
-    write_results(name, rows, gpu=gpu, cameras=len(CAMERAS), length=LENGTH, repeats=arguments.repeats)
+    for size, tuning in product(arguments.sizes, (None, *TUNINGS) if arguments.train else (None,)):
+        if tuning is None:
+            rows += [acting_row(size, device, arguments.repeats)]
+        else:
+            rows += [training_row(size, device, tuning, arguments)]
+        print(rows[-1], flush=True)
+        write_results(name, rows, gpu=gpu, cameras=len(CAMERAS), length=LENGTH, repeats=arguments.repeats)
+        gc.collect()  # one network at a time: with its optimiser the largest takes half of a GPU
+        torch.cuda.empty_cache()
     print(markdown_table(rows))
 
 

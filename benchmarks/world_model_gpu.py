@@ -1,9 +1,12 @@
 """Milliseconds, kernels and kernel time of a world-model agent's update on a GPU: eager, compiled and captured.
 
-Every case is a process of its own, so that the time to the first update is what a user waits. An update includes
-sampling the batch (16 sequences of 64 steps and the one before) and writing refreshed states back. All cases draw the
-same batches and noise: `difference` is the largest relative one of the first update's losses to those of eager
-float32.
+Every case is a process of its own. Those of `--fresh` run first and alone, each with an empty cache of compiled code,
+so that their time to the first update is what a user waits; the others get ready at the same time, and then all are
+timed one by one while the rest sleeps. An update includes sampling the batch (16 sequences of 64 steps and the one before)
+and writing refreshed states back.
+
+`difference` is the largest relative one, of losses and lengths of gradients, to eager float32: of one update that is
+made after others, so that graphs replay, from the first parameters again and with the same batch and noise.
 
 TD-MPC2 learns and plans in walker-walk, a single environment, as published, from batches of 256 short sequences. Beside
 `act_ms`, which is one of many decisions that nobody waits for, `decisions_per_s` is how many there are when each brings
@@ -12,7 +15,7 @@ its actions to the host, as an environment needs them: the official implementati
 A fifth field of a case is the number of agents that are trained as one (`experiment.num_seeds`), each with a batch of
 its own; `times_one` is then how many times the milliseconds of one agent an update takes.
 
-KERNELS=FILE in the environment writes the last update's kernels there, with their microseconds.
+KERNELS=FOLDER in the environment writes the last update's kernels of every case there, with their microseconds.
 
     python benchmarks/world_model_gpu.py [--cases dreamer_v3:1m:captured:tf32 ...] [--out results/world_model_gpu.json]
 
@@ -24,9 +27,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -42,7 +47,7 @@ from rl_lab.config.allow_list import AllowList  # noqa: E402
 from rl_lab.config.build import assemble  # noqa: E402
 from rl_lab.config.compose import compose  # noqa: E402
 from rl_lab.config.targets import Targets  # noqa: E402
-from rl_lab.core import HookCall, Phase, Update, seed_everything  # noqa: E402
+from rl_lab.core import HookCall, Phase, Update, seed_everything, tree_map  # noqa: E402
 from rl_lab.orchestration.collector import Collector  # noqa: E402
 
 CASES = (
@@ -65,6 +70,7 @@ CASES = (
     "tdmpc2:5m:captured:float32",
     "tdmpc2:5m:captured:tf32",
 )
+FRESH = ("dreamer_v3:1m:captured:bfloat16", "dreamer_v3:12m:captured:bfloat16")
 ALIKE = ("preset", "size", "way", "precision")
 PHASE = Phase("train", "online", (HookCall("collect"), HookCall("update_agent")), "steps", 1)
 ROWS, ROUNDS = 3_200, 5  # that are collected; of timing
@@ -75,33 +81,77 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cases", nargs="+", default=list(CASES), help="preset:size:way:precision[:agents]")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
+    parser.add_argument("--fresh", nargs="*", default=list(FRESH), help="cases whose first update is timed")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a round")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds for getting ready")
     parser.add_argument("--out", type=Path, default=RESULTS / "world_model_gpu.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(arguments.one, arguments.device, arguments.seconds)))
+        measure(arguments.one, arguments.device, arguments.seconds)
         return
     rows: list[dict[str, Any]] = []
-    for case in arguments.cases:
-        command = [sys.executable, __file__, "--one", case, "--device", arguments.device]
-        done = subprocess.run(
-            [*command, "--seconds", str(arguments.seconds)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            print(f"{case}: {done.stderr[-1500:]}", flush=True)
-            continue
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
-        print({key: value for key, value in rows[-1].items() if key != "losses"}, flush=True)
-        write(rows, arguments.out)
+    with tempfile.TemporaryDirectory() as folder:
+        ready: list[Process] = []
+        for case in (case for case in arguments.cases if case in arguments.fresh):
+            process = Process(case, arguments, Path(folder), is_fresh=True)
+            ready += [process] if process.is_ready(time.monotonic() + arguments.patience) else []
+        others = [case for case in arguments.cases if case not in arguments.fresh]
+        waiting = [Process(case, arguments, Path(folder), is_fresh=False) for case in others]
+        until = time.monotonic() + arguments.patience
+        ready += [process for process in waiting if process.is_ready(until)]
+        for process in ready:
+            if (row := process.row()) is not None:
+                rows.append(row)
+                print({key: value for key, value in row.items() if key != "losses"}, flush=True)
+                write(rows, arguments.out)
     shown = [{key: value for key, value in row.items() if key not in ("losses", "rounds_ms")} for row in rows]
     print(markdown_table(shown))
+
+
+class Process:
+    """A case in a process of its own, with an empty cache: it gets ready, and is timed when it is told to."""
+
+    def __init__(self, case: str, arguments: argparse.Namespace, folder: Path, *, is_fresh: bool) -> None:
+        self.case, self._is_fresh, self._said = case, is_fresh, folder / f"{case}.txt"
+        command = [sys.executable, __file__, "--one", case, "--device", arguments.device]
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str(folder / case.replace(":", "_"))}
+        if not is_fresh:  # many at a time
+            variables["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [*command, "--seconds", str(arguments.seconds)],
+                env=os.environ | variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+
+    def is_ready(self, until: float) -> bool:
+        """Return whether it is ready before a moment of the monotonic clock; one that is not is ended."""
+        assert self._process.stdout is not None
+        found, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+        if found and self._process.stdout.readline():  # an empty one: it is gone
+            return True
+        self._process.kill()
+        print(f"{self.case}: not ready. {self._said.read_text()[-1500:]}", flush=True)
+        return False
+
+    def row(self) -> dict[str, Any] | None:
+        """Let it be timed; return what it found."""
+        text, _ = self._process.communicate("go\n")
+        if self._process.returncode:
+            print(f"{self.case}: {self._said.read_text()[-1500:]}", flush=True)
+            return None
+        row = json.loads(text.splitlines()[-1])
+        return row if self._is_fresh else row | {"first_update_s": None, "ready_s": None}
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:
     """Write the rows, each with its distance to the eager one of its kind."""
     for row in rows:
-        kind = [other for other in rows if other["way"] == "eager" and is_alike(row, other)]
+        kind = [other for other in rows if is_exact(other) and is_alike(row, other)]
         if kind:
             pairs = [(row["losses"][name], value) for name, value in kind[0]["losses"].items()]
             row["difference"] = max(abs(mine - theirs) / max(1e-3, abs(theirs)) for mine, theirs in pairs)
@@ -112,26 +162,35 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
     path.write_text(json.dumps({**provenance(), "gpu": gpu, "rows": rows}, indent=1) + "\n")
 
 
+def is_exact(row: dict[str, Any]) -> bool:
+    """Return whether others are compared with this row."""
+    return (row["way"], row["precision"]) == ("eager", "float32")
+
+
 def is_alike(row: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two rows are of the same losses."""
     return all(row[key] == other[key] for key in ("preset", "size", "agents"))
 
 
-def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
-    """Return the row of one case."""
+def measure(case: str, device: str, seconds: float) -> None:
+    """Get one case ready, say so, wait for a line, and print its row."""
     preset, size, way, precision, *agents = case.split(":")
     num_seeds = int(agents[0]) if agents else 1
     agent = Agent(preset, size, way, precision, device, num_seeds)
-    losses = {name: float(value) for name, value in agent.update().items() if name.endswith("loss")}
+    agent.update()
+    wait()
     first_s = time.perf_counter() - STARTED
     for _ in range(5):
         agent.update()
-    wait()
+    agent.decide()
+    losses = agent.compared()
     ready_s = time.perf_counter() - STARTED
+    print("ready", flush=True)
+    sys.stdin.readline()
     rounds = [milliseconds(agent.update, seconds) for _ in range(ROUNDS)]
     update_ms = statistics.median(rounds)
-    kernels, kernel_ms = kernel_time(agent.update)
-    return {
+    kernels, kernel_ms = kernel_time(agent.update, case)
+    row = {
         "preset": preset,
         "size": size,
         "way": way,
@@ -150,6 +209,7 @@ def measure(case: str, device: str, seconds: float) -> dict[str, Any]:
         "rounds_ms": [round(value, 2) for value in rounds],
         "losses": losses,
     }
+    print(json.dumps(row))
 
 
 class Agent:
@@ -178,6 +238,10 @@ class Agent:
         self.carry = self.workflow.initial_carry(self.num_envs)
         hook = "update_agent" if "update_agent" in self.workflow.hooks() else "update_world_model"
         self._hook = getattr(self.workflow, hook)
+        optimizers = parts.context.optimizers
+        states = [state.values() for name in optimizers for state in optimizers[name].state.values()]
+        self._held = [*self.workflow.state_dict().values(), *(value for state in states for value in state)]
+        self._first = [tensor.clone() for tensor in self._held]
         seed_everything(1)
 
     def update(self) -> dict[str, Any]:
@@ -187,6 +251,16 @@ class Agent:
             return update
         self.buffer.write_back(update.write_back)
         return update.metrics
+
+    def compared(self) -> dict[str, float]:
+        """Return losses and lengths of gradients of an update from the first parameters, on made-up numbers."""
+        for held, first in zip(self._held, self._first, strict=True):
+            held.copy_(first)
+        batch = tree_map(made_up, self.buffer.sample())
+        torch.manual_seed(1)
+        update = self._hook(batch, phase=PHASE)
+        metrics = update.metrics if isinstance(update, Update) else update
+        return {name: float(value) for name, value in metrics.items() if name.endswith(("loss", "norm"))}
 
     @torch.inference_mode()
     def act(self) -> None:
@@ -207,6 +281,13 @@ def scene(preset: str, size: str) -> list[str]:
     if preset == "tdmpc2":
         return ["+experiment=tdmpc2_dmc_walker_walk", f"+model_size=tdmpc2_{size}"]
     return [f"+preset={preset}", *PENDULUMS, *([] if size == "-" else [f"+model_size={size}"])]
+
+
+def made_up(leaf: torch.Tensor) -> torch.Tensor:
+    """Return numbers in [-1, 1] that owe nothing to what was collected; flags are false."""
+    if not leaf.is_floating_point():
+        return torch.zeros_like(leaf)
+    return torch.arange(leaf.numel(), device=leaf.device, dtype=leaf.dtype).mul(0.37).sin().view(leaf.shape)
 
 
 def milliseconds(call: Any, seconds: float) -> float:
@@ -230,7 +311,7 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def kernel_time(call: Any) -> tuple[int, float]:
+def kernel_time(call: Any, case: str) -> tuple[int, float]:
     """Return the kernels of one call and the milliseconds that they ran."""
     if not torch.cuda.is_available():
         return 0, 0.0
@@ -238,8 +319,8 @@ def kernel_time(call: Any) -> tuple[int, float]:
         call()
         wait()
     kernels = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    if names := os.environ.get("KERNELS"):  # where the time goes
-        Path(names).write_text("\n".join(f"{event.device_time:.1f} {event.name}" for event in kernels))
+    if folder := os.environ.get("KERNELS"):  # where the time goes
+        Path(folder, f"{case}.txt").write_text("\n".join(f"{event.device_time:.1f} {event.name}" for event in kernels))
     return len(kernels), sum(event.device_time for event in kernels) / 1e3
 
 

@@ -20,7 +20,9 @@ TDMPC2 = "TD-MPC2, 3 seeds"
 
 TASKS = {
     "dreamer_cartpole": Task(target=475.0, eval_frequency=2_000),
-    "dreamer_dmc_cartpole_balance": Task(target=900.0, eval_frequency=2_000),
+    "dreamer_dmc_cartpole_balance": Task(
+        target=900.0, eval_frequency=2_000, published=points(V3, {6_250: 299, 12_500: 518})
+    ),
     "planet_dmc_cartpole_swingup": Task(
         target=637.5,
         eval_frequency=2_500,
@@ -31,6 +33,16 @@ TASKS = {
         100_000,
         eval_frequency=10_000,
         published=points(V3, {12_500: 111, 25_000: 290, 37_500: 408, 50_000: 518, 75_000: 742, 100_000: 824}),
+    ),
+    "dreamer_v3_2023_dmc_cartpole_swingup": Task(
+        100_000,
+        eval_frequency=10_000,
+        published=points(V3, {12_500: 225, 25_000: 331, 37_500: 428, 50_000: 513, 75_000: 658, 100_000: 789}),
+    ),
+    "dreamer_v3_2023_dmc_cup_catch": Task(
+        100_000,
+        eval_frequency=10_000,
+        published=points(V3, {12_500: 269, 25_000: 593, 37_500: 742, 50_000: 761, 75_000: 952, 100_000: 957}),
     ),
     "planet_cartpole": Task(target=475.0, eval_frequency=2_000, eval_episodes=5),
     "world_models_cartpole": Task(target=475.0),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rl_lab.cli.running import continued_job, new_job, opened
-from rl_lab.config.actors import assemble_actor, build_actor
+from rl_lab.config.actors import _warn_without_limits, assemble_actor, build_actor
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.build import assemble
 from rl_lab.config.compose import compose
@@ -21,6 +21,7 @@ from rl_lab.config.socket_path import socket_of
 from rl_lab.config.targets import Targets
 from rl_lab.core import private_directory
 from rl_lab.core.errors import ConfigError
+from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.core.operator import operator_id
 from rl_lab.distributed.transport.certificates import create_authority, issue
 from rl_lab.distributed.transport.interface import TransportError, Weights
@@ -402,3 +403,10 @@ def test_an_actor_of_another_lab_gets_nowhere_and_loses_nothing(tmp_path):
         assert learner.remote.receiver.status() == (0, 0)
         assert spool_steps(actor) == 20
         actor.close()
+
+
+def test_an_actor_without_a_robot_cell_is_told_that_nothing_limits_it(caplog):
+    _warn_without_limits(GymnasiumEnv("cell/Insertion-v0", 1))
+    assert not caplog.messages
+    _warn_without_limits(GymnasiumEnv("Pendulum-v1", 1))
+    assert [line.split(":")[0] for line in caplog.messages] == ["Pendulum-v1 is no robot cell"]

@@ -8,6 +8,7 @@ from rl_lab.config.compose import compose
 from rl_lab.config.targets import Targets
 from rl_lab.deploy.capture import capture
 from rl_lab.deploy.function import PolicyFunction
+from rl_lab.deploy.observing import from_sensors
 from rl_lab.deploy.parity import compare, record
 
 LONG = (
@@ -27,7 +28,14 @@ EVERY = {  # experiment -> inputs of the function
     "world_models_cartpole": "observation state.hidden state.cell state.latent state.action is_first",
     "bc_pusht": "observation.agent_pos observation.environment_state state.observations.agent_pos "
     "state.observations.environment_state state.queue state.left is_first",
-    "biped_pm01_flat_ppo": "observation.actor",
+    "biped_pm01_flat_ppo": " ".join(
+        (
+            *(f"observation.actor.{term}" for term in ("base_ang_vel", "base_roll_pitch", "joint_pos", "joint_vel")),
+            *(f"observation.actor.{term}" for term in ("actions", "gait_phase", "command")),
+            *(f"state.seen.actor.{term}" for term in ("base_ang_vel", "base_roll_pitch", "joint_pos", "joint_vel")),
+            "state.seen.actor.actions is_first",
+        )
+    ),
     "ppo_amp_circle": "observation.observation observation.achieved_goal observation.desired_goal",
     "rlpd_insertion": "observation",
     "sft_insertion": "observation state.observations state.queue state.left is_first noise.0 noise.1",
@@ -59,7 +67,7 @@ def moved_by(experiment):
 
 
 def captured(experiment, **options):
-    workflow, spec, env = build(experiment, **options)
+    workflow, spec, env = from_sensors(*build(experiment, **options))
     return capture(PolicyFunction(workflow, spec)), env
 
 

@@ -6,6 +6,7 @@ import torch
 
 from rl_lab.core import ConfigError
 from rl_lab.environments.gymnasium import GymnasiumEnv
+from rl_lab.human.cell import insertion
 from rl_lab.human.cell.insertion import DECIMETRES, DEPTH, NAME, SPEED, TOP, make_env
 from tests.environments.rollouts import assert_equal, random_actions
 from tests.human.drawing import skip_without_a_renderer
@@ -105,6 +106,14 @@ def test_what_a_policy_must_know_is_described(env):
     assert [len(names) for names in facts["observations"].values()] == [9, 3]
     vector = GymnasiumEnv(NAME, 1)
     assert vector.describe() == facts
+
+
+def test_a_gantry_that_would_not_stop_at_its_ends_holds(env, monkeypatch):
+    monkeypatch.setattr(insertion, "REACH_HIGH", insertion.REACH_HIGH + 1.0)  # its controller forgets where they are
+    held = [env.step(np.array([0.0, 0.0, 1.0], np.float32))[4]["is_held"] for _ in range(40)]
+    assert not held[0]
+    assert held[-1]
+    assert 0.18 < env._driver.data.qpos[2] < 0.20 + insertion.SPEED + 0.005
 
 
 def test_pictures():

@@ -66,6 +66,26 @@ def test_kinematics_are_those_of_the_simulator(env):
         assert expert.tool(joints)[0].numpy() == pytest.approx(np.stack(seen), abs=1e-5)
 
 
+def test_a_command_that_would_press_a_tool_into_the_table_is_not_carried_out(env):
+    driver, expert = env._driver, PickAndPlaceExpert()
+    command = driver.home().reshape(2, 7)
+    for height, is_held in ((0.018, False), (-0.05, True)):
+        place = torch.tensor([[[-0.25, -0.05, 0.15], [0.25, -0.05, height]]])
+        command[:, :6] = expert.angles(place)[0].double().numpy()
+        driver.data.qpos[driver._angles] = command[:, :6]  # it is there already: no limit of speed
+        driver._command(command)
+        env._last = command.ravel()
+        assert np.abs(driver.pose(command.ravel()) - place.flatten().numpy()).max() < 1e-3
+        standing = driver.data.qpos[driver._angles].copy()
+        info = env.step(command.ravel())[4]
+        assert info["is_held"] == is_held
+        assert np.abs(driver.data.qpos[driver._angles] - standing).max() < 0.02
+    limits = env.describe()["limits"]
+    assert limits["pose_low"] == [-0.8, -0.8, -0.02] * 2
+    assert limits["max_step"][0] == 0.2
+    assert limits["max_action_age_s"] is None  # a simulation waits
+
+
 def test_angles_bring_the_tool_there_pointing_down(env):
     expert, driver = PickAndPlaceExpert(), env._driver
     goal = torch.tensor([[[-0.2, -0.1, 0.02], [0.04, 0.05, 0.12]]])

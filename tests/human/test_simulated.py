@@ -1,11 +1,15 @@
 """A simulated human takes over after patience and delay, corrects, hands back, tires, and judges."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
 from rl_lab.core import ConfigError
-from rl_lab.core.operator import FAILURE, SUCCESS
-from rl_lab.human.experts import ScriptedExpert
+from rl_lab.core.operator import FAILURE, SUCCESS, Station
+from rl_lab.human.cell.insertion import NAME, make_env
+from rl_lab.human.experts import InsertionExpert, ScriptedExpert
 from rl_lab.human.simulated import SimulatedHuman
 
 
@@ -118,3 +122,45 @@ def test_it_judges_by_what_is_left():
 def test_bad_options_are_one_line(options, line):
     with pytest.raises(ConfigError, match=line):
         human(**options)
+
+
+def test_a_hasty_call_ends_an_episode_early_as_a_success():
+    env = make_env(NAME)
+    env.reset(seed=1)
+    operator = SimulatedHuman(InsertionExpert(), hasty=1.0)
+    told = []
+    seat = SimpleNamespace(num_envs=1, instruct=lambda word: (told.append(word), env.instruct(word)))
+    operator.bind(Station(seat, None, 0))
+    lengths = []
+    for _ in range(40):
+        carry, is_first, length = operator.initial_carry(1), torch.tensor([True]), 0
+        obs, terminated = torch.from_numpy(env.reset()[0])[None], False
+        while not terminated:
+            _, carry = operator.watch(obs, torch.zeros(1, 3), carry, is_first=is_first)
+            seen, reward, terminated, truncated, _ = env.step(np.zeros(3, np.float32))
+            obs, is_first, length = torch.from_numpy(seen)[None], torch.tensor([False]), length + 1
+            assert not truncated
+        assert operator.judge(obs, torch.tensor([reward])).item() == SUCCESS
+        assert SimulatedHuman(InsertionExpert()).judge(obs, torch.tensor([reward])).item() == FAILURE
+        lengths.append(length)
+    assert set(lengths) == {1, 2, 3, 4}
+    assert told == ["success"] * 40
+
+
+def test_mistakes_of_the_human_are_as_frequent_as_is_said():
+    torch.manual_seed(1)
+    failed = torch.full((4000, 1), 3.0)
+    assert human(false_success=0.25).judge(failed, torch.zeros(4000)).eq(SUCCESS).float().mean() == pytest.approx(
+        0.25, abs=0.03
+    )
+    before = torch.get_rng_state()
+    assert human().judge(failed, torch.ones(4000)).eq(FAILURE).all()
+    assert torch.equal(torch.get_rng_state(), before)  # who makes no mistakes draws nothing
+    assert "calls_in" not in human().initial_carry(1)
+
+
+def test_hasty_calls_are_for_one_robot():
+    with pytest.raises(ConfigError, match="hasty of a simulated human needs environment.num_envs=1, not 8"):
+        human(hasty=0.1).bind(Station(SimpleNamespace(num_envs=8), None, 0))
+    with pytest.raises(ConfigError, match="false_success of a simulated human must be from 0 to 1, got 2"):
+        human(false_success=2)

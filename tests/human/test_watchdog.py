@@ -146,7 +146,7 @@ def test_an_age_of_nothing_is_refused():
 
 def test_commands_to_a_robot_age_where_nobody_says_and_those_to_a_simulation_do_not():
     env = CellEnv(Cart(), "cart")
-    assert env._watchdog._max_age_s == pytest.approx(0.6)  # three steps, of which it does 5 per second
+    assert env._watchdog.max_age_s == pytest.approx(0.6)  # three steps, of which it does 5 per second
     env.close()
     simulated = make_env("cell/Insertion-v0")
     assert simulated._watchdog is None

@@ -10,7 +10,7 @@ import torch
 from rl_lab.robots import legged_env
 from rl_lab.robots.captured_step import CapturedStep, KeptTensors, fresh
 from rl_lab.robots.managers import commands, events
-from rl_lab.robots.sim.interface import NO_GRAPHS, make_sim
+from rl_lab.robots.sim.interface import NO_GRAPHS, NOT_EXACT, make_sim
 from tests.no_looks import NoLooks
 from tests.robots.tasks import task
 from tests.robots.test_legged_env import DELAYED, EVERYTHING, MOVING, actions, assert_equal, everything
@@ -196,8 +196,8 @@ def _moved(tree):
     return {key: value.cpu() for key, value in tree.items()} if isinstance(tree, dict) else tree.cpu()
 
 
-@pytest.mark.parametrize("uses_graphs", [False, True])
-def test_a_line_says_that_cuda_graphs_are_off(uses_graphs, monkeypatch):
+@pytest.mark.parametrize(("uses_graphs", "deterministic"), [(False, False), (True, False), (True, True)])
+def test_lines_say_that_cuda_graphs_are_off_and_steps_not_exact(uses_graphs, deterministic, monkeypatch):
     class WithoutGpu:
         notes = ()
 
@@ -208,8 +208,8 @@ def test_a_line_says_that_cuda_graphs_are_off(uses_graphs, monkeypatch):
     module.WarpSim = WithoutGpu
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    sim = make_sim(None, 2, backend="warp", device="cuda")
-    assert sim.notes == (() if uses_graphs else (NO_GRAPHS,))
+    sim = make_sim(None, 2, backend="warp", device="cuda", deterministic=deterministic)
+    assert sim.notes == (*([] if deterministic else [NOT_EXACT]), *([] if uses_graphs else [NO_GRAPHS]))
     env = task("legged_rotunbot", 1)
     env.world.sim.notes = sim.notes
     assert env.notes() == [f"environment 'legged/rotunbot': {note}" for note in sim.notes]

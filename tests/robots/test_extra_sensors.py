@@ -65,8 +65,27 @@ def test_the_force_on_itself_is_that_of_the_strongest_contact():
 def test_scenes_have_them_only_where_a_term_reads_them():
     plain = task(num_envs=1)
     assert not any(has_sensor(plain.world.model, name) for name in EXTRA_SENSORS)
-    assert plain.last_state.self_force.tolist() == [0.0]
+    assert plain.last_state.self_force.tolist() == [[0.0] * 4]
     watched = task(num_envs=1, rewards={"terms": {"calm": {"function": "self_collision", "weight": -1.0}}})
     assert has_sensor(watched.world.model, "self_contact")
     watched.reset(0)
     assert watched.step(torch.zeros(1, 12)).infos["reward/calm"].tolist() == [0.0]  # packaged robots never do
+
+
+def test_contacts_with_itself_are_counted_after_every_physics_step():
+    """Against one world of plain MuJoCo, which is stepped one by one; the task goes on as without the count."""
+    env = task(num_envs=2, rewards={"terms": {"self_collision": {"weight": -1.0}}})
+    plain = task(num_envs=2)
+    for one in (env, plain):
+        one.reset(0)
+    seen = []
+    step = env.world.sim.step
+    env.world.sim.step = lambda substeps: (step(substeps), seen.append(env.world.sim.read("sensordata").clone()))[0]
+    action = 0.3 * torch.ones(2, 12)
+    result, other = env.step(action), plain.step(action)
+    assert len(seen) == 4
+    columns = sensor_columns(env.world.model, "self_contact")
+    wanted = torch.stack([data[:, columns].norm(dim=-1) for data in seen], -1)
+    assert torch.equal(env.last_state.self_force, wanted)
+    for name, leaf in result.final_observations.items():
+        assert torch.equal(leaf, other.final_observations[name])  # stepping one by one is the same physics

@@ -328,6 +328,21 @@ def test_a_ball_has_no_feet(part, term, message):
         task("legged_rotunbot", **{part: {"actor": terms} if part == "observations" else terms})
 
 
+def test_a_pose_may_have_a_width_for_each_joint():
+    params = {"joints": "FL_*", "standing": [0.1, 0.2, 0.3], "walking": 0.5}
+    env = task(num_envs=2, rewards={"terms": {"pose": {"params": params}}})
+    env.reset(0)
+    pose = env.step(torch.zeros(2, 12)).infos["reward/pose"]
+    error = (env.last_state.joint_pos - env.world.facts.default_pos)[:, :3]
+    stands = env.last_state.command.norm(dim=-1, keepdim=True) < 0.1
+    width = torch.where(stands, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.5, 0.5]))
+    torch.testing.assert_close(pose, torch.exp(-(error / width).square().mean(-1)))
+    env = task(rewards={"terms": {"pose": {"params": {**params, "walking": [0.5]}}}})
+    env.reset(0)
+    with pytest.raises(ConfigError, match="pose: walking has 1 numbers, but there are 3 joints"):
+        env.step(torch.zeros(4, 12))
+
+
 def test_an_environment_tells_whether_its_steps_repeat(monkeypatch):
     assert task().spec.exact_steps
     monkeypatch.setattr(CpuSim, "deterministic", False)

@@ -156,14 +156,37 @@ def run_tiny(overrides, run, *, state=None, stop_at=None):
     return CheckpointStore(run.checkpoints).load_newest().state
 
 
+RESUMED = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters", "scheduler")
+
+
 def resumes_exactly(overrides, folder, *, stop_at):
     """Return whether a run that is stopped after `stop_at` actions and goes on anew ends as if it had not been."""
     whole = run_tiny(overrides, RunDirectory.create(folder, "whole", 1))
     run = RunDirectory.create(folder, "halves", 1)
     state = run_tiny(overrides, run, stop_at=stop_at)
     resumed = run_tiny(overrides, run, state=state)
-    keys = ("workflow", "workflow_state", "optimizers", "buffers", "collector", "rng", "counters", "scheduler")
-    return all(tree_hash(whole[key]) == tree_hash(resumed[key]) for key in keys)
+    return all(tree_hash(whole[key]) == tree_hash(resumed[key]) for key in RESUMED)
+
+
+def phase_of(state):
+    """Return the phase that a checkpoint is in."""
+    return state["scheduler"]["phases"][state["scheduler"]["cursor"]["phase"]]
+
+
+def resumes_in_phases(overrides, folder, stops, look=lambda name, state: None):
+    """Return what differs when a run is stopped within each phase, after so many actions of each stretch.
+
+    `look` is shown the checkpoint of each stop.
+    """
+    whole, run = (RunDirectory.create(folder, name, 1) for name in ("whole", "parts"))
+    expected, state = run_tiny(overrides, whole), None
+    for name, actions in stops.items():
+        state = run_tiny(overrides, run, state=state, stop_at=actions)
+        assert phase_of(state) == name
+        look(name, state)
+    state = run_tiny(overrides, run, state=state)
+    differing = [key for key in RESUMED if tree_hash(expected[key]) != tree_hash(state[key])]
+    return differing + (["metrics"] if run.metrics_file.read_bytes() != whole.metrics_file.read_bytes() else [])
 
 
 def run_packaged(name, folder, *overrides):

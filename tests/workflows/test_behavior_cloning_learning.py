@@ -16,11 +16,12 @@ from rl_lab.environments.identity import CHOICES, NUMBERS, Identity
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.orchestration.static_step import StaticSteps, missing_compiler
 from rl_lab.orchestration.teacher import Mixture, Teacher
+from rl_lab.tracking.fingerprint import tree_hash
 from rl_lab.tracking.jsonl import read_rows
-from tests.workflows.off_policy import random_batch, score
+from tests.workflows.off_policy import RESUMED, phase_of, random_batch, score
 from tests.workflows.parts import collect, make_collector, make_ppo, trunks
 from tests.workflows.parts import train as train_ppo
-from tests.workflows.teaching import composed, train
+from tests.workflows.teaching import TINY, composed, newest_state, train
 from tests.workflows.test_behavior_cloning import NUMBERS as SPEC
 from tests.workflows.test_behavior_cloning import make_bc, parameters, update
 
@@ -143,6 +144,21 @@ def test_a_clone_balances_as_long_as_its_teacher():
     for _ in range(300):
         update(student, buffer.sample())
     assert balance(student) > 0.85 * best
+
+
+def test_resume_is_exact_in_every_phase(tmp_path):
+    """A clone of a teacher that is stopped while it is shown, and while it is fitted."""
+    config = composed("ppo_cartpole", tmp_path, *TINY)
+    train(config, tmp_path, "teacher")
+    config = composed("bc_cartpole", tmp_path, *TINY)
+    whole, run = train(config, tmp_path, "whole"), None
+    for name, actions in {"demonstrate": 1, "fit": 3}.items():
+        run = train(config, tmp_path, "parts", stop_at=actions)
+        assert phase_of(newest_state(run)) == name
+    run = train(config, tmp_path, "parts")
+    expected, state = newest_state(whole), newest_state(run)
+    assert [key for key in (*RESUMED, "teacher") if tree_hash(expected[key]) != tree_hash(state[key])] == []
+    assert run.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
 
 
 def evaluated(experiment, root, *overrides):

@@ -43,7 +43,7 @@ from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.workflows.tdmpc import TDMPC
 from tests.components.test_latent_model import scrambled
-from tests.workflows.off_policy import phase, resumes_exactly, run_packaged, score
+from tests.workflows.off_policy import phase, resumes_exactly, resumes_in_phases, run_packaged, score
 from tests.workflows.parts import make_collector
 from tests.workflows.test_planet import fixed_batch
 
@@ -618,6 +618,14 @@ def test_random_steps_follow_from_the_length_of_episodes(limit, frames_per_step,
     assert config["algorithm"]["random_steps"] == random_steps
     durations = [phase.get("duration_steps", phase.get("duration_updates")) for phase in config["training"]["phases"]]
     assert durations == [random_steps, random_steps, 10_000 - random_steps]
+
+
+@pytest.mark.parametrize("preset", ["tdmpc", "tdmpc2"])
+def test_resume_is_exact_in_every_phase(preset, tmp_path):
+    """Random steps, updates before the first plan, and both: one run that is stopped in each."""
+    options = ["environment.max_episode_steps=20", "experiment.name=x", "training.total_timesteps=64"]
+    chosen = [f"+preset={preset}", "+environment=tensor_pendulum", *options, *SMALL]
+    assert resumes_in_phases(chosen, tmp_path, {"seed": 3, "pretrain": 8, "train": 7}) == []
 
 
 @pytest.mark.learning

@@ -1,4 +1,4 @@
-"""PlaNet, DreamerV1, V2 and V3 of 2023 as packaged, on pictures of 64 x 64 pixels: they bind, learn from a batch and act."""
+"""PlaNet and Dreamers but the newest, as packaged, on pictures of 64 x 64: they bind, learn from a batch and act."""
 
 from contextlib import closing
 

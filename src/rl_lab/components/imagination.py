@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_lab.components.dynamics import Dynamics, Latent
 from rl_lab.components.learner import frozen
+from rl_lab.components.precision import lower_precision
 from rl_lab.components.returns import ReturnComputer
 from rl_lab.components.scalar_heads import ScalarHead
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
@@ -81,7 +82,11 @@ class Imagination:
         lead, device = (horizon, len(start.deter)), start.deter.device
         noise = self._rssm.latent_space.noise(lead, device), self._actor.noise(lead, device)
         deter, stoch, actions = self._dreaming(tuple(start), noise)
-        visited = (torch.cat([first.unsqueeze(0), later]) for first, later in zip(start, (deter, stoch), strict=True))
+        lower = None if torch.is_grad_enabled() else lower_precision(device)
+        visited = (
+            torch.cat([_lowered(first, lower).unsqueeze(0), _lowered(later, lower)])
+            for first, later in zip(start, (deter, stoch), strict=True)
+        )
         return Dream(self._rssm.features(Latent(*visited)), actions)
 
     def from_batch(self, latents: Latent, horizon: int) -> Dream:
@@ -134,3 +139,8 @@ def refreshed(batch: Batch, latents: Latent) -> dict[str, Tensor]:
         return {}
     new = {key: leaf.detach().transpose(-2, -3)[..., :-1, :] for key, leaf in latents._asdict().items()}
     return {key: torch.cat([batch[LATENT][key][..., :1, :], leaf], -2) for key, leaf in new.items()}
+
+
+def _lowered(states: Tensor, lower: torch.dtype | None) -> Tensor:
+    """Return states as the products that read them would make them: once, and not for each of them."""
+    return states if lower is None else states.to(lower)

@@ -65,12 +65,23 @@ def build_actor(parts: Parts, home: Path) -> Actor:
     mixture = watched(parts, _journal(Path(options.directory)))
     phases, rng = read_phases(config, parts.targets), parts.context.rng
     example = example_step(parts.env.spec, config, phases, workflow, mixture)
+    _warn_without_limits(parts.env)
     sender = open_sender(options, example)
     if isinstance(workflow, ServedPolicy):
         workflow.connect(sender)
     begun = sender.status().next_seq
     seed_everything(rng.seed("actor", config["transport"]["actor"], "act", begun))  # not as before, nor as others
     return make_actor(config, parts.env, workflow, parts.context, phases, mixture, sender, begun)
+
+
+def _warn_without_limits(env: VectorEnv) -> None:
+    """Say so where nothing but the policy stands between a mistake and a robot."""
+    if "limits" not in env.describe():
+        logger.warning(
+            "%s is no robot cell: no limits of speed and pose are applied to its actions, and no watchdog holds it "
+            "when they are stale (a robot needs a Driver)",
+            env.spec.id,
+        )
 
 
 def _journal(directory: Path) -> Interventions:

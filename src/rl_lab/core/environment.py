@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rl_lab.core.observer import Observer
 from rl_lab.core.spaces import EnvSpec
 
 Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
@@ -56,6 +57,10 @@ class VectorEnv(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what a policy needs to know where it is deployed, such as joint names and gains: a tree for JSON."""
         return {}
+
+    def observer(self) -> Observer | None:
+        """Return what makes observations of sensor readings, to go with an exported policy; None: they are readings."""
+        return None
 
     def notes(self) -> list[str]:
         """Return lines that a person should read before a long run, such as that it will be slow."""

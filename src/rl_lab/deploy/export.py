@@ -16,6 +16,7 @@ from rl_lab.core.errors import LabError, UsageError
 from rl_lab.deploy.capture import capture
 from rl_lab.deploy.formats import FILES, load_format
 from rl_lab.deploy.function import Noise, PolicyFunction
+from rl_lab.deploy.observing import from_sensors
 from rl_lab.deploy.package import (
     GOLDEN,
     METADATA,
@@ -41,8 +42,9 @@ def export_policy(
     An earlier export there is replaced at the end; when anything goes wrong before, it stays and nothing else appears.
     """
     _check_place(out)
-    captured = capture(PolicyFunction(policy.workflow, policy.spec, noise))
-    calls = record(captured.function, policy.env, num_calls)
+    workflow, spec, env = from_sensors(policy.workflow, policy.spec, policy.env)
+    captured = capture(PolicyFunction(workflow, spec, noise))
+    calls = record(captured.function, env, num_calls)
     metadata = _describe(policy, captured.function, noise)
     out.parent.mkdir(parents=True, exist_ok=True)
     with scratch_directory(temporary_sibling(out)) as scratch:

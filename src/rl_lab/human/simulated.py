@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import Actions, Carry, ConfigError, Observation
-from rl_lab.core.operator import FAILURE, SUCCESS, Operator, Orders
+from rl_lab.core.operator import FAILURE, SUCCESS, Operator, Orders, Station
 from rl_lab.human.experts import ScriptedExpert
 
 NEVER = -1  # no reaction is on its way
+HASTY_STEPS = 4  # a hasty call comes before one of so many first steps, which ends the episode
 
 
 class SimulatedHuman(Operator):
@@ -31,6 +32,9 @@ class SimulatedHuman(Operator):
         max_correction_steps: It hands back after so many steps in any case.
         max_takeovers: Per episode; then it only looks on.
         noise: Standard deviation of what is added to its actions, which are in [-1, 1].
+        hasty: Chance that it calls an episode that has just begun a success, by mistake: one of the first steps then
+            ends it, as such a call of a person does. Needs `environment.num_envs=1`.
+        false_success: Chance that it calls an episode a success that ended as none.
     """
 
     name = "simulated"
@@ -46,16 +50,28 @@ class SimulatedHuman(Operator):
         max_correction_steps: int = 20,
         max_takeovers: int = 3,
         noise: float = 0.1,
+        hasty: float = 0.0,
+        false_success: float = 0.0,
     ) -> None:
         least = {"patience_steps": (patience_steps, 1), "max_correction_steps": (max_correction_steps, 1)}
         least |= {"reaction_steps": (reaction_steps, 0), "max_takeovers": (max_takeovers, 0)}
         for name, (value, low) in {**least, "noise": (noise, 0), "min_progress": (min_progress, 0)}.items():
             if not value >= low:
                 raise ConfigError(f"{name} of a simulated human must be {low} or more, got {value}")
+        for name, chance in {"hasty": hasty, "false_success": false_success}.items():
+            if not 0.0 <= chance <= 1.0:
+                raise ConfigError(f"{name} of a simulated human must be from 0 to 1, got {chance}")
         self.expert, self.noise = expert, noise
+        self._hasty, self._false_success = hasty, false_success
         self._patience, self._min_progress, self._reaction = patience_steps, min_progress, reaction_steps
         self._recovery = float("inf") if recovery is None else recovery
         self._max_steps, self._max_takeovers = max_correction_steps, max_takeovers
+
+    def bind(self, station: Station) -> None:
+        """Take the seat; calls end the episodes of all copies, so there may be one."""
+        if self._hasty > 0.0 and station.env.num_envs > 1:
+            raise ConfigError(f"hasty of a simulated human needs environment.num_envs=1, not {station.env.num_envs}")
+        self._env = station.env
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the mind at the start of an episode, for each copy."""
@@ -68,6 +84,7 @@ class SimulatedHuman(Operator):
             "acted": none.clone(),  # steps of this correction
             "begun": far.clone(),  # what was left to do when it took over
             "takeovers": none.clone(),
+            **({"calls_in": torch.full_like(none, NEVER)} if self._hasty > 0.0 else {}),  # steps until a hasty call
         }
 
     def watch(self, obs: Observation, proposed: Actions, carry: Carry, *, is_first: Tensor) -> tuple[Orders, Carry]:
@@ -75,6 +92,8 @@ class SimulatedHuman(Operator):
         numbers = self.expert.numbers(obs)
         left = self.expert.remaining(numbers)
         mind = self._moved_on(self._fresh(carry, is_first), left)
+        if self._hasty > 0.0:
+            mind = self._call(mind, is_first)
         mind = self._hand_back(mind, left)
         mind = self._take_over(mind, left)
         actions = self.expert.plan(numbers)
@@ -85,9 +104,22 @@ class SimulatedHuman(Operator):
         return Orders(actions, is_acting), mind
 
     def judge(self, final_obs: Observation, rewards: Tensor) -> Tensor:
-        """Say success where nothing is left to do."""
-        left = self.expert.remaining(self.expert.numbers(final_obs))
-        return torch.where(left <= self.expert.done_at, SUCCESS, FAILURE)
+        """Say success where nothing is left to do, or where it said so before or says so by mistake."""
+        is_success = self.expert.remaining(self.expert.numbers(final_obs)) <= self.expert.done_at
+        if self._hasty > 0.0:
+            is_success |= rewards > 0.0  # it has called the episode a success
+        if self._false_success > 0.0:
+            is_success |= torch.rand_like(rewards) < self._false_success
+        return torch.where(is_success, SUCCESS, FAILURE)
+
+    def _call(self, mind: dict[str, Tensor], is_first: Tensor) -> dict[str, Tensor]:
+        """Decide at the start of an episode whether and when to call it a success too early, and do so."""
+        is_hasty, when = torch.rand(is_first.shape) < self._hasty, torch.randint(HASTY_STEPS, is_first.shape)
+        drawn = torch.where(is_hasty, when, NEVER).to(is_first.device)
+        calls_in = torch.where(is_first, drawn, torch.where(mind["calls_in"] > 0, mind["calls_in"] - 1, NEVER))
+        if bool((calls_in == 0).any()):
+            self._env.instruct("success")
+        return mind | {"calls_in": calls_in}
 
     def _fresh(self, carry: Carry, is_first: Tensor) -> dict[str, Tensor]:
         """Forget the episode before."""

@@ -1,8 +1,10 @@
-"""Ends a run whose losses or state are no numbers any more, with all that is needed to see it happen again."""
+"""Ends a run whose losses or state are no numbers any more, or whose environment failed, and saves what is needed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from rl_lab.core.buffer import Batch
 from rl_lab.core.context import WorkflowContext
-from rl_lab.core.errors import CheckpointError, NotFiniteAction, NotFiniteError
+from rl_lab.core.errors import CheckpointError, EnvironmentFault, NotFiniteAction, NotFiniteError
 from rl_lab.core.phase import Phase
 from rl_lab.core.seeding import global_rng_state
 from rl_lab.core.trees import tree_leaves, tree_map
@@ -37,7 +39,8 @@ class FiniteGuard:
     """Looks at metrics whenever they are fetched, and at what was learned before it is saved; waits only then.
 
     As a context it turns the error of a poisoned run, whatever was raised, into one line that names the term, the last
-    good checkpoint and the dump: a directory like that of a checkpoint, with the batch of the newest update.
+    good checkpoint and the dump: a directory like that of a checkpoint, with the batch of the newest update. Where an
+    environment fails, there is nothing wrong with what was learned, which is saved instead.
 
     Args:
         workflow: Whose weights and statistics are looked at.
@@ -90,6 +93,8 @@ class FiniteGuard:
             found = error
         if found is not None:
             raise NotFiniteError(self._report(str(found))) from error
+        if isinstance(error, EnvironmentFault) and (place := self._save_learned(str(error))):
+            raise EnvironmentFault(f"{error}; {place}") from error
 
     def _find(self) -> NotFiniteError | None:
         """Return what is not finite: NaN actions or probabilities show as errors of those who were given them."""
@@ -113,16 +118,33 @@ class FiniteGuard:
     def _dump(self, term: str, checkpoint: str | None) -> str:
         """Write the dump and say where it is; one that cannot be written is no reason to hide what happened."""
         begun = self._begun._asdict() if self._begun is not None else {}
-        counters = self._context.counters.get_state()
-        metrics, phase = self._tracker.running_means(), begun.get("phase", "")
+        counters, metrics = self._context.counters.get_state(), self._tracker.running_means()
         rng = global_rng_state()
         state = {"term": term, "metrics": metrics, "counters": counters, "checkpoint": checkpoint, "rng": rng, **begun}
-        own = self._tracker.run.crash / self._context.ranks.folder
-        store = CheckpointStore(own, keep_last=1, keep_best=0)
         try:
-            return f"dump: {store.save(state, counters=counters, phase=phase)}"
+            return f"dump: {self._write(state, begun.get('phase', ''))}"
         except (CheckpointError, TypeError) as error:
             return f"no dump: {error}"
+
+    def _save_learned(self, fault: str) -> str:
+        """Save weights and optimisers of a run whose environment failed, unless a checkpoint has them; say where.
+
+        It is no checkpoint to resume from exactly: what the environment was doing is lost.
+        """
+        counters, saved = self._context.counters.get_state(), self._checkpoints.entries()
+        if counters["updates"] == (saved[-1].counters["updates"] if saved else 0):
+            return ""
+        try:
+            path = self._write({**self._learned(), "counters": counters, "fault": fault}, "")
+        except (CheckpointError, TypeError) as error:
+            return f"what was learned since the last checkpoint could not be saved: {error}"
+        return f"what was learned is in {path} (training.resume_path, with resume_mode=warm_start_optimizer)"
+
+    def _write(self, state: Mapping[str, Any], phase: str) -> Path:
+        """Write a directory like that of a checkpoint under `crash/`, in place of an earlier one; return it."""
+        own = self._tracker.run.crash / self._context.ranks.folder
+        store = CheckpointStore(own, keep_last=1, keep_best=0)
+        return store.save(state, counters=self._context.counters.get_state(), phase=phase)
 
     def _learned(self) -> dict[str, Any]:
         """Return what updates change, under the names it has in a checkpoint."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,13 @@ from rl_lab.robots.managers.mirrors import find_mirror
 from rl_lab.robots.managers.observations import ObservationManager
 from rl_lab.robots.managers.rewards import RewardManager, sensors_of
 from rl_lab.robots.managers.terminations import TerminationManager
-from rl_lab.robots.managers.terms import check_keys, positive
+from rl_lab.robots.managers.terms import positive
 from rl_lab.robots.mdp.reader import StateReader, robot_facts
 from rl_lab.robots.mdp.state import RobotState
 from rl_lab.robots.mdp.world import World, any_of
 from rl_lab.robots.models.layout import layout_of
-from rl_lab.robots.models.scene import Physics, compile_scene
+from rl_lab.robots.models.scene import Physics, compile_scene, read_simulation
+from rl_lab.robots.observer import LeggedObserver
 from rl_lab.robots.registry import find_robot
 from rl_lab.robots.sim.interface import make_sim
 
@@ -109,17 +109,13 @@ class LeggedEnv(VectorEnv):
         )
 
     def _build_world(self, simulation: dict[str, Any], events: Mapping[str, Any], sensors: set[str]) -> None:
-        own = ("backend", "num_threads", "deterministic", "contacts", "constraints")
-        known = [field.name for field in fields(Physics)]
-        check_keys("environment.simulation", simulation, (*own, *known))
-        physics = {key: simulation[key] for key in known if key in simulation}
-        timestep = positive("environment.simulation.timestep", physics.get("timestep", Physics.timestep))
+        physics, options = read_simulation(simulation)
         draft = compile_scene(self.robot, None, Physics(**physics))  # names and limits; terms are read against it
-        facts = robot_facts(draft, self.robot, layout_of(draft, self.robot), timestep * self.substeps, self.device)
+        dt = draft.opt.timestep * self.substeps
+        facts = robot_facts(draft, self.robot, layout_of(draft, self.robot), dt, self.device)
         self._events = EventManager(events, facts, self.num_envs)
         physics["max_actuator_delay"] = max(physics.get("max_actuator_delay", 0.0), self._events.longest_lag)
         model = compile_scene(self.robot, self._terrain.terrain, Physics(**physics), sensors)
-        options = {key: simulation[key] for key in own if key in simulation}
         sim = make_sim(model, self.num_envs, device=self.device, randomized=self._events.fields, **options)
         layout = layout_of(model, self.robot)
         self.world = World(sim, self.robot, layout, facts, self._generator, self._terrain.origins())
@@ -128,8 +124,7 @@ class LeggedEnv(VectorEnv):
     def _prepare(self, observations: Mapping[str, Any]) -> None:
         """Draw everything once, so that the widths of all observations are known."""
         self._generator.manual_seed(0)
-        zeros = torch.zeros(self.num_envs, len(self.robot.joints), device=self.device)
-        self._actions = (zeros, zeros, zeros)
+        self._actions = (torch.zeros(self.num_envs, len(self.robot.joints), device=self.device),) * 3
         self._elapsed = torch.zeros(self.num_envs, device=self.device)
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self._events.start(self.world)
@@ -197,7 +192,7 @@ class LeggedEnv(VectorEnv):
         """Act, let time pass, and return where that led."""
         self._events.advance(self.world)
         self.world.sim.write("ctrl", self._control(actions, self.world.joint_offset))
-        self.world.sim.step(self.substeps)
+        self._reader.step(self.substeps)
         if self._captured is None:
             self.world.sim.check()
         self._elapsed = self._elapsed + 1.0
@@ -283,6 +278,10 @@ class LeggedEnv(VectorEnv):
     def describe(self) -> dict[str, Any]:
         """Return what a deployed policy must know, as a plain tree."""
         return describe_task(self, self._terrain.scan)
+
+    def observer(self) -> LeggedObserver:
+        """Return clips, scales and histories."""
+        return LeggedObserver(self.observations)
 
     def notes(self) -> list[str]:
         """Return what makes the simulation slow."""

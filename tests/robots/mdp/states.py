@@ -89,7 +89,7 @@ def random_state(seed=0, count=64, **changes):
         "peak_height": uniform(2, high=0.2),
         "touch": uniform(3, high=2.0) * flags(3),
         "angular_momentum": normal(3),
-        "self_force": uniform(high=20.0),
+        "self_force": uniform(4, high=20.0),
         "ground": normal(),
         "heights": normal(4),
         "terminated": flags(),

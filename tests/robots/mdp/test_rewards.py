@@ -64,6 +64,13 @@ def tracking_yaw(w):
     return math.exp(-((w.command[0] - ahead) ** 2 + (w.command[1] - left) ** 2) / 0.25)
 
 
+def leaning(w):
+    yaw = roll_pitch_yaw(w.base_quat)[2]
+    heading = np.array([[math.cos(yaw), math.sin(yaw), 0], [-math.sin(yaw), math.cos(yaw), 0], [0, 0, 1]])
+    axis = heading @ rotation(w.base_quat)[:, 2]
+    return (axis[0] - 0.073) ** 2 + (axis[1] - 0.2) ** 2 + (axis[2] - 1) ** 2
+
+
 def low_speed(w):
     if abs(w.command[0]) <= 0.1:
         return 0.0
@@ -181,7 +188,8 @@ NAIVE = {  # name -> (params, value of one world)
         {},
         lambda w: w.angular_momentum[0] ** 2 + w.angular_momentum[1] ** 2 + w.angular_momentum[2] ** 2,
     ),
-    "self_collision": ({}, lambda w: float(w.self_force > 10.0)),
+    "self_collision": ({}, lambda w: sum(force > 10.0 for force in w.self_force)),
+    "leaning": ({"left": 0.2}, leaning),
     "torques": ({}, joints(lambda w, j: w.torques[j] ** 2)),
     "torque_norms": ({}, lambda w: length(w.torques) + sum(abs(t) for t in w.torques)),
     "energy": ({}, joints(lambda w, j: abs(w.joint_vel[j] * w.torques[j]))),
@@ -195,6 +203,20 @@ NAIVE = {  # name -> (params, value of one world)
     "pose": (
         KNEES,
         lambda w: math.exp(-sum(e * e for e in knee_error(w)) / 2 / (0.1 if length(w.command) < 0.1 else 0.4) ** 2),
+    ),
+    "pose:each": (
+        {**KNEES, "standing": torch.tensor([0.1, 0.3]), "walking": torch.tensor([0.5, 0.2])},
+        lambda w: math.exp(
+            -sum(
+                (e / std) ** 2
+                for e, std in zip(knee_error(w), (0.1, 0.3) if length(w.command) < 0.1 else (0.5, 0.2), strict=True)
+            )
+            / 2
+        ),
+    ),
+    "pose_distance": (
+        {},
+        lambda w: length(all_error(w)) * (1.0 if length(w.command) > 0 or length(w.lin_vel[:2]) > 0.3 else 5.0),
     ),
     "stand_still": ({}, lambda w: sum(abs(e) for e in all_error(w)) * (length(w.command) < 0.1)),
     "default_joint_pos": (
@@ -221,6 +243,10 @@ NAIVE = {  # name -> (params, value of one world)
         lambda w: sum((w.flight_time[i] - 0.5) * w.first_contact[i] for i in range(2)) * commanded(w),
     ),
     "feet_air_time_clipped": ({}, feet(lambda w, i: min(w.flight_time[i], 0.5) * w.first_contact[i])),
+    "feet_air_time_above": (
+        {},
+        lambda w: sum(min(w.flight_time[i] - 0.2, 0.3) * w.first_contact[i] for i in range(2)) * commanded(w),
+    ),
     "feet_air_time_biped": ({}, biped_air),
     "air_time_variance": (
         {},
@@ -229,6 +255,20 @@ NAIVE = {  # name -> (params, value of one world)
     "feet_slip": ({}, feet(lambda w, i: (w.foot_vel[i][0] ** 2 + w.foot_vel[i][1] ** 2) * w.contact[i])),
     "feet_slip:root": ({"exponent": 0.5}, feet(lambda w, i: math.sqrt(length(w.foot_vel[i][:2])) * w.contact[i])),
     "feet_clearance": ({}, feet(lambda w, i: abs(w.foot_height[i] - 0.1) * length(w.foot_vel[i][:2]))),
+    "feet_clearance:root": (
+        {"exponent": 0.5},
+        feet(lambda w, i: abs(w.foot_height[i] - 0.1) * math.sqrt(length(w.foot_vel[i][:2]))),
+    ),
+    "feet_clearance_exp": (
+        {},
+        lambda w: math.exp(
+            -sum((w.foot_height[i] - 0.1) ** 2 * math.tanh(2 * length(w.foot_vel[i][:2])) for i in range(2)) / 0.05
+        ),
+    ),
+    "feet_clearance_band": (
+        {"width": 0.03},
+        lambda w: sum(abs(w.foot_height[i] - 0.06) < 0.03 and not stands(w)[i] for i in range(2)),
+    ),
     "swing_height": (
         {},
         lambda w: sum((w.peak_height[i] / 0.1 - 1) ** 2 * w.first_contact[i] for i in range(2)) * commanded(w),

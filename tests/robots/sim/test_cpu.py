@@ -1,5 +1,7 @@
 """The CPU backend: equal to plain MuJoCo, to itself at any number of threads, and to itself after a restore."""
 
+from dataclasses import replace
+
 import mujoco
 import numpy as np
 import pytest
@@ -265,3 +267,29 @@ def test_room_for_contacts_grows_with_the_robot_and_the_ground(model):
     assert contact_room(rough) == 2 * (5 + 4 * 9)
     boxes = compile_scene(quadruped(), Terrain({"rough": 1.0}, 1, 1, tile_size=4.0, shape="boxes"))
     assert contact_room(boxes) == 3 * (5 + 4 * 9) // 2
+
+
+def test_too_small_a_buffer_for_contacts_fails_loudly(tmp_path, monkeypatch):
+    """Six boxes side by side: 32 contacts fit into 32 KB, 44 are there. Both kinds of a lost contact count."""
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its own log there
+    body = '<body pos="{} 0 0.03"><freejoint/><geom type="box" size=".03 .03 .03" condim="1"/></body>'
+    boxes = "".join(body.format(0.05 * i) for i in range(6))
+    text = '<mujoco><size memory="{}"/><worldbody><geom type="plane" size="5 5 1"/>{}</worldbody></mujoco>'
+    sim = make_sim(mujoco.MjModel.from_xml_string(text.format("32K", boxes)), 3)
+    sim.step(1)
+    with pytest.raises(
+        EnvironmentFault, match="the contact buffer was too small in world 0, 1, 2: raise <size memory>"
+    ):
+        sim.check()
+    sim.check()  # it was told
+    roomy = make_sim(mujoco.MjModel.from_xml_string(text.format("1M", boxes)), 3)
+    roomy.step(1)
+    roomy.check()
+
+
+def test_too_little_memory_to_compile_is_one_line():
+    robot = quadruped()
+    small = robot.mjcf.replace("<worldbody>", '<size memory="1K"/><worldbody>', 1)
+    with pytest.raises(ConfigError, match="robot 'quadruped': MuJoCo cannot compile it: .*out of memory") as error:
+        compile_scene(replace(robot, mjcf=small))
+    assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Who calls a learner: by certificate, unless it is revoked; on this machine by a secret that only one user can read."""
+"""Who calls a learner: by certificate, unless revoked; on this machine by a secret that only one user can read."""
 
 from __future__ import annotations
 

@@ -20,3 +20,5 @@ CLOSED, OPENED = -0.030, 0.005  # metres that a finger slides
 BIN = (0.0, 0.05)  # centre, metres
 BIN_HALF, BIN_HEIGHT = 0.09, 0.06
 OBJECT = 0.018  # half of the side of a cube, metres
+POSE_LOW = (-0.80, -0.80, -0.02)  # where a tool may be sent, metres: no deeper than fingers that press on the table
+POSE_HIGH = (0.80, 0.50, 1.00)

@@ -54,6 +54,14 @@ class Layout:
     pose_low: Array | None = None
     pose_high: Array | None = None
 
+    def limits(self) -> dict[str, Any]:
+        """Return what is kept beside the robot, besides lowest and highest command, as a tree for JSON; null: none."""
+        poses = {"pose_low": self.pose_low, "pose_high": self.pose_high}
+        return {
+            "max_step": [float(most) if np.isfinite(most) else None for most in self.max_step],
+            **{name: None if pose is None else pose.tolist() for name, pose in poses.items()},
+        }
+
 
 class Driver(ABC):
     """One robot. Methods raise when the robot cannot go on; the episode then ends in one line that says so."""

@@ -140,7 +140,8 @@ class CellEnv(gymnasium.Env[Any, Array]):
 
     def describe(self) -> dict[str, Any]:
         """Return what a policy must know of the robot where it is deployed."""
-        layout = self._layout
+        layout, watchdog = self._layout, self._watchdog
+        max_age_s = None if watchdog is None else watchdog.max_age_s
         return {
             "prompt": layout.prompt,
             "actions": list(layout.actions),
@@ -148,6 +149,7 @@ class CellEnv(gymnasium.Env[Any, Array]):
             "action_high": layout.high.tolist(),
             "observations": {name: list(entries) for name, entries in layout.numbers.items()},
             "cameras": list(self._cameras),
+            "limits": {**layout.limits(), "max_action_age_s": max_age_s},
             "steps_per_second": layout.steps_per_second,
         }
 

@@ -65,6 +65,8 @@ class InsertionCell(Simulation):
             measured={f"move.{axis}": f"tip.{axis}" for axis in AXES},
             unit=DECIMETRES * SPEED,
             is_change=True,
+            pose_low=REACH_LOW - SPEED,
+            pose_high=REACH_HIGH + SPEED,
         )
         super().__init__(_model(PEG + clearance), layout)
         self._clearance = clearance
@@ -88,6 +90,11 @@ class InsertionCell(Simulation):
         way = self._way()
         return bool(way[2] >= DEPTH and np.abs(way[:2]).max() <= 2.0 * self._clearance)
 
+    def pose(self, command: Array) -> Array:
+        """Return where the tool would be sent: the gantry stops at its ends, a step beyond them is a mistake."""
+        tip: Array = self.data.qpos
+        return np.clip(self.data.ctrl + SPEED * command, tip - LEASH, tip + LEASH)
+
     def _way(self) -> Array:
         """Return where the mouth of the hole lies from the tip, metres."""
         return self.data.mocap_pos[0] + (0.0, 0.0, TOP) - self.data.qpos
@@ -105,9 +112,7 @@ class InsertionCell(Simulation):
             self.data.mocap_pos[0, :2] = (tip + numbers["objects"] / DECIMETRES)[:2]
 
     def _command(self, command: Array) -> None:
-        tip = self.data.qpos
-        target = np.clip(self.data.ctrl + SPEED * command, tip - LEASH, tip + LEASH)
-        self.data.ctrl[:] = np.clip(target, REACH_LOW, REACH_HIGH)
+        self.data.ctrl[:] = np.clip(self.pose(command), REACH_LOW, REACH_HIGH)
 
 
 def _model(hole: float) -> str:

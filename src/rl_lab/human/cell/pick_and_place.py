@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import mujoco
 import numpy as np
 
 from rl_lab.human.cell import arm
@@ -53,6 +54,8 @@ class PickAndPlaceCell(Simulation):
             cameras=("cam_high", "cam_left_wrist", "cam_right_wrist"),
             prompt=PROMPT,
             measured={name: name for name in names if not name.endswith("gripper")},
+            pose_low=np.array(arm.POSE_LOW * 2),
+            pose_high=np.array(arm.POSE_HIGH * 2),
         )
         super().__init__(_model(), layout)
         data = self.data
@@ -62,6 +65,8 @@ class PickAndPlaceCell(Simulation):
         fingers = [[data.joint(f"{side}_finger{number}").id for number in (1, 2)] for side in arm.SIDES]
         self._fingers = self.model.jnt_qposadr[np.array(fingers)]  # [2, 2]
         self._objects = {side: data.joint(f"{side}_object") for side in arm.SIDES}
+        self._ghost = mujoco.MjData(self.model)  # arms as they would be
+        self._tools = [self.model.site(f"{side}_tool").id for side in arm.SIDES]
 
     def home(self) -> Array:
         """Return the command that was given last."""
@@ -83,6 +88,12 @@ class PickAndPlaceCell(Simulation):
         places = np.stack([self._objects[side].qpos[:3] for side in arm.SIDES])
         is_inside = np.abs(places[:, :2] - arm.BIN).max() < arm.BIN_HALF and places[:, 2].max() < arm.BIN_HEIGHT
         return bool(is_inside and self._openings().min() > IS_OPEN)
+
+    def pose(self, command: Array) -> Array:
+        """Return where both tools would be, x, y and z of each."""
+        self._ghost.qpos[self._angles] = command.reshape(2, PER_ARM)[:, :6]
+        mujoco.mj_kinematics(self.model, self._ghost)
+        return self._ghost.site_xpos[self._tools].ravel()
 
     def _openings(self) -> Array:
         return _opening(self.data.qpos[self._fingers].mean(axis=1))

@@ -27,7 +27,7 @@ class Watchdog:
     """
 
     def __init__(self, hold: Callable[[], None], max_age_s: float) -> None:
-        self._hold, self._max_age_s = hold, max_age_s
+        self._hold, self.max_age_s = hold, max_age_s
         self._changed = threading.Condition()
         self._deadline: float | None = None  # monotonic; None: nothing is waited for
         self._is_closed, self.num_holds = False, 0
@@ -38,7 +38,7 @@ class Watchdog:
     def saw(self) -> None:
         """Wait for a command from now on: the robot has just been looked at, by the environment or by a person."""
         with self._changed:
-            self._deadline = time.monotonic() + self._max_age_s
+            self._deadline = time.monotonic() + self.max_age_s
             self._changed.notify()
 
     def claim(self) -> bool:

@@ -64,6 +64,11 @@ class ObservationGroup:
         self._out = torch.zeros(self._num_envs, self.dim, device=self._device)
 
     @property
+    def bounds_and_scale(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Lower and upper bound and scale of every column of one step."""
+        return self._low, self._high, self._scale
+
+    @property
     def space(self) -> Box:
         """What the group looks like."""
         return Box((self.dim,))

@@ -113,7 +113,9 @@ def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], fact
         return columns(path, sources[name], value, facts.default_pos.device)
     if hints.get(name) == tuple[float, float]:
         return interval(path, value)
-    if hints.get(name) is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if hints.get(name) == float | Tensor and isinstance(value, Sequence) and not isinstance(value, str):
+        return torch.tensor(numbers(path, value), device=facts.default_pos.device)
+    if hints.get(name) in (float, float | Tensor) and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ConfigError(f"{path}: must be a number, not {value!r}")
     return value
 

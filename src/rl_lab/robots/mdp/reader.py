@@ -67,6 +67,8 @@ class StateReader:
         self._soles = torch.tensor(sole_heights(world), device=device)
         self._force, self._force_owner = self._force_columns(device)
         self._extra = {name: sensor_columns(model, name) for name in EXTRA_SENSORS if has_sensor(model, name)}
+        substeps = round(world.facts.dt / model.opt.timestep)
+        self._self_force = torch.zeros(world.sim.num_envs, substeps, device=device)
         self.memory: dict[str, Tensor] = {}
         self._clear()
 
@@ -128,6 +130,18 @@ class StateReader:
             **self._stance(foot_force.norm(dim=-1) > TOUCH),
         )
 
+    def step(self, substeps: int) -> None:
+        """Let time pass; where a term wants to know, look after each physics step whether the robot touches itself."""
+        sim = self._world.sim
+        if "self_contact" not in self._extra:
+            sim.step(substeps)
+            return
+        forces = []
+        for _ in range(substeps):
+            sim.step(1)
+            forces.append(sim.read("sensordata")[:, self._extra["self_contact"]].norm(dim=-1))
+        self._self_force = torch.stack(forces, -1)
+
     def remember(self, state: RobotState) -> None:
         """Keep what the next step compares itself with."""
         flight = torch.where(state.contact, 0.0, state.air_time)
@@ -162,9 +176,9 @@ class StateReader:
 
     def _sensed(self, qpos: Tensor) -> dict[str, Tensor]:
         """Return what sensors tell that the scene has only where a term reads it."""
-        data, none = self._world.sim.read("sensordata"), qpos.new_zeros(len(qpos), 3)
-        found = {name: data[:, self._extra[name]] if name in self._extra else none for name in EXTRA_SENSORS}
-        return {"angular_momentum": found["angular_momentum"], "self_force": found["self_contact"].norm(dim=-1)}
+        data, columns = self._world.sim.read("sensordata"), self._extra.get("angular_momentum")
+        momentum = qpos.new_zeros(len(qpos), 3) if columns is None else data[:, columns]
+        return {"angular_momentum": momentum, "self_force": self._self_force}
 
     def _ground(self, qpos: Tensor, quat: Tensor, foot_pos: Tensor) -> dict[str, Tensor]:
         feet = foot_pos[..., 2] - self._soles

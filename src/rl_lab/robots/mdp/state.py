@@ -73,7 +73,9 @@ class RobotState:
     peak_height: Tensor  # [N, F] m, highest of the present or last flight
     touch: Tensor  # [N, T] N on the bodies of `facts.touching`
     angular_momentum: Tensor  # [N, 3] kg m^2/s of the robot about its centre of mass; 0 where no reward term reads it
-    self_force: Tensor  # [N] N of the robot's strongest contact with itself; 0 where no reward term reads it
+    self_force: (
+        Tensor  # [N, S] N of its strongest contact with itself after each physics step; 0 where no term reads it
+    )
     ground: Tensor  # [N] height of the ground below the base
     heights: Tensor  # [N, P] of the ground at the scan's points
     terminated: Tensor  # [N] bool: the task ended with this step

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import mujoco
 
 from rl_lab.core import ConfigError, unknown_name
-from rl_lab.robots.managers.terms import not_negative, positive, whole
+from rl_lab.robots.managers.terms import check_keys, not_negative, positive, whole
 from rl_lab.robots.models.robot import Joint, Robot
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ class Physics:
     ls_iterations: int = 20
     actuator_delay: float = 0.0
     max_actuator_delay: float = 0.0
+
+
+def read_simulation(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what of `environment.simulation` is physics, and what are options of the backend."""
+    own = ("backend", "num_threads", "deterministic", "contacts", "constraints")
+    known = [field.name for field in fields(Physics)]
+    check_keys("environment.simulation", config, (*own, *known))
+    physics, options = ({key: config[key] for key in keys if key in config} for keys in (known, own))
+    return physics, options
 
 
 def compile_scene(
@@ -249,7 +258,7 @@ def add_floor(spec: mujoco.MjSpec) -> None:
 
 def with_home(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
     """Compile, and again with the keyframe "home": the default pose at the spawn height."""
-    model = spec.compile()
+    model = compile_spec(spec, robot)
     qpos = model.qpos0.copy()
     root = model.body(robot.base)
     if model.body_jntnum[root.id] != 1 or model.jnt_type[model.body_jntadr[root.id]] != mujoco.mjtJoint.mjJNT_FREE:
@@ -262,4 +271,12 @@ def with_home(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
     for key in list(spec.keys):
         spec.delete(key)
     spec.add_key(name="home", qpos=qpos, ctrl=ctrl)
-    return spec.compile()
+    return compile_spec(spec, robot)
+
+
+def compile_spec(spec: mujoco.MjSpec, robot: Robot) -> mujoco.MjModel:
+    """Compile; what MuJoCo refuses, such as too little `<size memory>`, is one line."""
+    try:
+        return spec.compile()
+    except ValueError as error:
+        raise ConfigError(f"robot {robot.name!r}: MuJoCo cannot compile it: {' '.join(str(error).split())}") from None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.robots.mdp.gaits import should_stand
-from rl_lab.robots.mdp.rotations import euler_xyz
+from rl_lab.robots.mdp.rotations import euler_xyz, quat_of_yaw, rotate, rotate_inverse, yaw_of
 from rl_lab.robots.mdp.state import RobotState
 
 
@@ -23,6 +23,14 @@ def ang_vel_xy(state: RobotState) -> Tensor:
 def orientation(state: RobotState) -> Tensor:
     """Return g_x^2 + g_y^2 of the projected gravity: 0 when level."""
     return state.gravity[:, :2].square().sum(-1)
+
+
+def leaning(state: RobotState, ahead: float = 0.073, left: float = 0.0) -> Tensor:
+    """Return |z - (ahead, left, 1)|^2, z the base's own in the frame of its heading: 0 when it leans so. A penalty."""
+    up = torch.zeros_like(state.base_pos)
+    up[:, 2] = 1.0
+    axis = rotate_inverse(quat_of_yaw(yaw_of(state.base_quat)), rotate(state.base_quat, up))
+    return (axis[:, 0] - ahead).square() + (axis[:, 1] - left).square() + (axis[:, 2] - 1.0).square()
 
 
 def upright(state: RobotState, sigma: float = 0.2) -> Tensor:
@@ -84,5 +92,5 @@ def angular_momentum(state: RobotState) -> Tensor:
 
 
 def self_collision(state: RobotState, threshold: float = 10.0) -> Tensor:
-    """Return 1 where the robot touches itself with more than `threshold` newtons at the step's end. A penalty."""
-    return (state.self_force > threshold).float()
+    """Return after how many physics steps the robot touched itself with more than `threshold` newtons. A penalty."""
+    return (state.self_force > threshold).sum(-1).float()

@@ -23,6 +23,12 @@ def feet_air_time_clipped(state: RobotState, longest: float = 0.5) -> Tensor:
     return (state.flight_time.clamp(0.0, longest) * state.first_contact).sum(-1)
 
 
+def feet_air_time_above(state: RobotState, shortest: float = 0.2, longest: float = 0.5) -> Tensor:
+    """Return the sum of (flight - `shortest`), flights of at most `longest`, over feet that land on command."""
+    gained = (state.flight_time.clamp_max(longest) - shortest) * state.first_contact
+    return gained.sum(-1) * _is_commanded(state)
+
+
 def feet_air_time_biped(state: RobotState, longest: float = 0.4) -> Tensor:
     """Return how long both feet have been as they are, at most `longest`, while one is down and a motion commanded."""
     since = torch.where(state.contact, state.contact_time, state.air_time)
@@ -44,9 +50,15 @@ def _speed(state: RobotState) -> Tensor:
     return state.foot_vel[:, :, :2].square().sum(-1).clamp_min(1e-12).sqrt()
 
 
-def feet_clearance(state: RobotState, target: float = 0.1) -> Tensor:
-    """Return the sum of |z - target| |v_xy|: a fast foot at the wrong height. A penalty."""
-    return ((state.foot_height - target).abs() * _speed(state)).sum(-1)
+def feet_clearance(state: RobotState, target: float = 0.1, exponent: float = 1.0) -> Tensor:
+    """Return the sum of |z - target| |v_xy|^exponent: a fast foot at the wrong height (0.5 Playground). A penalty."""
+    return ((state.foot_height - target).abs() * _speed(state).pow(exponent)).sum(-1)
+
+
+def feet_clearance_exp(state: RobotState, target: float = 0.1, sigma: float = 0.05) -> Tensor:
+    """Return exp(-sum (z - target)^2 tanh(2 |v_xy|) / sigma): 1 where feet that move are as high. A reward."""
+    error = (state.foot_height - target).square() * torch.tanh(2.0 * _speed(state))
+    return torch.exp(-error.sum(-1) / sigma)
 
 
 def swing_height(state: RobotState, target: float = 0.1) -> Tensor:

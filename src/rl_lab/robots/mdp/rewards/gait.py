@@ -26,6 +26,11 @@ def feet_swing_clearance(state: RobotState, target: float = 0.1, sigma: float = 
     return torch.exp(-(error / sigma).square()).mean(-1)
 
 
+def feet_clearance_band(state: RobotState, target: float = 0.06, width: float = 0.01) -> Tensor:
+    """Return how many feet that should swing are as high as `target`, give or take `width`. A reward."""
+    return (((state.foot_height - target).abs() < width) & ~should_stand(state)).sum(-1).float()
+
+
 def feet_phase(state: RobotState, target: float = 0.1, sigma: float = 0.01) -> Tensor:
     """Return exp(-sum (z - target * swing curve)^2 / sigma)."""
     return torch.exp(-(state.foot_height - target * swing_curve(state)).square().sum(-1) / sigma)

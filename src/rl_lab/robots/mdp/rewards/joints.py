@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_lab.core import ConfigError
 from rl_lab.robots.mdp.state import RobotState
 
 
@@ -59,11 +60,21 @@ def joint_deviation_squared(state: RobotState, joints: Tensor) -> Tensor:
     return (state.joint_pos - state.facts.default_pos)[:, joints].square().sum(-1)
 
 
-def pose(state: RobotState, joints: Tensor, standing: float = 0.1, walking: float = 0.4) -> Tensor:
-    """Return exp(-mean((q - q0)^2 / std^2)); the std is `standing` for commands below 0.1, else `walking`."""
-    error = (state.joint_pos - state.facts.default_pos)[:, joints].square().mean(-1)
-    std = torch.where(state.command.norm(dim=-1) < 0.1, standing, walking)
-    return torch.exp(-error / std.square())
+def pose(state: RobotState, joints: Tensor, standing: float | Tensor = 0.1, walking: float | Tensor = 0.4) -> Tensor:
+    """Return exp(-mean((q - q0)^2 / std^2)); the std, one or one per joint, is `standing` for commands below 0.1."""
+    for name, std in (("standing", standing), ("walking", walking)):
+        if isinstance(std, Tensor) and len(std) != len(joints):
+            raise ConfigError(f"pose: {name} has {len(std)} numbers, but there are {len(joints)} joints")
+    error = (state.joint_pos - state.facts.default_pos)[:, joints]
+    is_standing = state.command.norm(dim=-1, keepdim=True) < 0.1
+    return torch.exp(-torch.where(is_standing, error / standing, error / walking).square().mean(-1))
+
+
+def pose_distance(state: RobotState, standing: float = 5.0, speed: float = 0.3) -> Tensor:
+    """Return |q - q0|, `standing` times that where no motion is commanded and the base is slower than `speed`."""
+    distance = (state.joint_pos - state.facts.default_pos).norm(dim=-1)
+    moves = (state.command.norm(dim=-1) > 0.0) | (state.lin_vel[:, :2].norm(dim=-1) > speed)
+    return torch.where(moves, distance, standing * distance)
 
 
 def stand_still(state: RobotState, threshold: float = 0.1) -> Tensor:
