@@ -87,3 +87,15 @@ def test_the_conda_environment_installs_the_lab_as_it_was_tested():
     assert (ROOT / constraint.split()[1]).is_file()
     extras = re.fullmatch(r"-e \.\[(.+)\]", editable)[1]
     assert {*extras.split(",")} <= {*PROJECT["optional-dependencies"]}
+
+
+def test_lines_of_other_systems_find_their_files():
+    folder = ROOT / "docker"
+    (service,) = yaml.safe_load((folder / "docker-compose.dev.cpu.yml").read_text())["services"].values()
+    assert service["container_name"] == "softlearning"  # docker exec -it softlearning bash
+    extended = yaml.safe_load((folder / service["extends"]["file"]).read_text())["services"]
+    assert service["extends"]["service"] in extended
+    constraint, editable = (ROOT / "requirements.txt").read_text().splitlines()[1:]
+    assert constraint == "-c constraints.txt"
+    extras = re.fullmatch(r"-e \.\[(.+)\]", editable)[1]
+    assert {*extras.split(",")} <= {*PROJECT["optional-dependencies"]}

@@ -49,12 +49,26 @@ SAC, PEOPLE = "+experiment=remote_sac_pendulum", "+experiment=supervised_inserti
             ],
             "c/actor-1.pem is missing: lab certs issue actor-1 --role actor --dir ",
         ),
+        (["train", SAC, "transport.samplers=mars"], "unknown transport.samplers 'mars' (choices: local, ray, ray:HOST"),
+        (["train", SAC, "transport.samplers=ray", "--seed", "1,2"], "transport.samplers: --seed does not go with it"),
+        (["train", SAC, "transport.samplers=local", "--until", "9"], "transport.samplers: --until does not go with it"),
         (["train", SAC, "transport.kind=network"], "transport.address is missing: transport.kind=network needs it"),
     ],
 )
 def test_bad_input_is_one_line(lab, fails, command, text):
     assert text in fails(lab(*command), 2)
     assert not list(Path("experiments").glob("*"))
+
+
+def test_actors_can_be_an_option_of_the_config(monkeypatch, lab):
+    crews = []
+    monkeypatch.setattr(Crew, "run", lambda crew, _: crews.append(crew) or 3)
+    assert lab("train", SAC, "transport.samplers=local", "transport.actors=2", "--run-dir", "run").exit_code == 3
+    assert lab("start", SAC, "transport.actors=2", "--run-dir", "run").exit_code == 3
+    (learner, first, second), others = ([m.command[3:] for m in [c._learner, *c._actors]] for c in crews)
+    assert (first, second) == (others[1], others[2])
+    assert [word for word in learner if "samplers" not in word] == others[0]
+    assert [word for word in learner if "samplers" in word] == ["transport.samplers=local", "transport.samplers=null"]
 
 
 MANY = ["hiors_insertion", "rlpd_insertion", "sft_insertion", "sac_pi0_insertion"]

@@ -41,6 +41,12 @@ def test_what_a_command_line_is(line, lab):
         ("softlearning run_example_local examples.development --universe robosuite", "unknown --universe"),
         ("softlearning run_example_local examples.development --algorithm TD3", "unknown --algorithm 'TD3'"),
         ("softlearning run_example_local examples.development --task v3", "--domain is missing"),
+        ("softlearning run_example_dry examples.development --domain Ant --task v9", "unknown --task of Ant 'v9'"),
+        (
+            "softlearning run_example_dry examples.development --domain Ant --task Delayed-v0",
+            "(choices: v2, v3, v4, v5)",
+        ),
+        ("softlearning run_example_dry examples.development --domain MultiGoal --task v3", "(choices: Default-v0)"),
         ("python -m examples.development.simulate_policy", "one checkpoint or run is needed"),
         ("python -m examples.development.simulate_policy run --render-kwargs {", "must be JSON"),
         ("python train_rlpd.py algo=sac_pi0", "one of learner=true and actor=true"),
@@ -89,6 +95,11 @@ def test_what_cannot_be_read_is_one_line(line, message, lab, fails):
             "softlearning run_example_local examples.development --universe dm_control --domain humanoid --task stand",
             "lab train +experiment=sac_dmc_walker_walk environment.name=dm_control/humanoid/stand "
             "experiment.name=sac_humanoid_stand",
+        ),
+        (
+            "softlearning run_example_local examples.development --domain HalfCheetah --task v4",
+            "lab train +experiment=sac_halfcheetah environment.name=gym/HalfCheetah/v4 "
+            "experiment.name=sac_halfcheetah_v4",
         ),
         (
             "softlearning run_example_local examples.development --universe dm_control --domain ball_in_cup "
@@ -205,3 +216,13 @@ def test_programs_of_their_own_names(tmp_path):
     thin += [ROOT / "examples" / name for name in ("train_rlpd.py", "development/simulate_policy.py")]
     for path in thin:
         assert path.read_text().endswith("from rl_lab.cli.compat import run\n\nrun(sys.argv)\n"), path
+
+
+@pytest.mark.parametrize(
+    ("task", "note"), [("v3", "note: --task v3: Swimmer-v5 stands for that version\n"), ("v5", "")]
+)
+def test_a_retired_version_is_said(task, note, lab):
+    line = f"softlearning run_example_local examples.development --domain Swimmer --task {task}"
+    result = lab("compat", "--dry-run", *line.split())
+    assert "lab train +experiment=sac_swimmer\n" in result.output
+    assert "".join(each for each in result.stderr.splitlines(keepends=True) if "--task" in each) == note

@@ -44,6 +44,15 @@ def test_a_debug_run_is_tiny_says_what_it_saw_and_computes_the_same(debug, train
     assert {**first, "metrics": ""} == {**second, "metrics": ""}
 
 
+def test_the_self_test_tells_nobody_of_alerts_again(debug, tmp_path):
+    told = tmp_path / "told.jsonl"
+    low = "+alerts.rules.low={kind:below,metric:train/score,value:2,after:100,channels:[file]}"
+    high = "+alerts.rules.high={kind:above,metric:train/score,value:0,after:100}"
+    result = debug(SCORING, low, high, f"alerts.file={told}", "alerts.channels=[file,log]")
+    assert "resume self-test passed" in result.stderr
+    assert sorted(json.loads(line)["rule"] for line in told.read_text().splitlines()) == ["high", "low"]
+
+
 def check_config():
     config = yaml.safe_load(Path("run/config.yaml").read_text())
     assert (config["experiment"]["debug"], config["experiment"]["compile"]) == (True, "eager")

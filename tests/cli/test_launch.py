@@ -267,6 +267,19 @@ def test_another_machine_reads_the_same_order(words, made, place):
     assert [task[:3] for task in there.tasks] == [task[:3] for task in own]  # with the directory of each
 
 
+@pytest.mark.parametrize("words", [(*TINY, "--seed", "1,2"), ("sweep", "a.yaml")])
+def test_absolute_paths_below_the_project_are_said_from_there(words, place, monkeypatch):
+    (place / "a.yaml").write_text(LIST)
+    told = read_order((*words, "--config-dir", "conf"), "mine", place / "launches", shares_files=False)
+    monkeypatch.setenv("LAB_EXPERIMENTS", str(place / "experiments"))
+    spelt = [str(place / word) if word in ("conf", "a.yaml") else word for word in (*words, "--config-dir", "conf")]
+    assert read_order(spelt, "mine", place / "launches", shares_files=False) == told
+    if words[0] == "train":
+        spelt.append(f"experiment.root={place}/runs")
+        order = read_order(spelt, "mine", place / "launches", shares_files=False)
+        assert (order.results, order.words[-1]) == ("runs/mine", "experiment.root=runs")
+
+
 def test_a_sweep_on_rented_machines_goes_on(lab, place):
     """What `lab launch up` says on the first of them: the same words as at the start, in their order."""
     (place / "a.yaml").write_text(LIST)

@@ -161,7 +161,7 @@ def test_compare_without_matplotlib(runs, lab, fails, monkeypatch):
     assert "rl-lab[plot]" in fails(lab("runs", "compare", "--out", "a.png"), 2)
 
 
-def test_published_gates_and_their_exit_code(place, lab):
+def test_published_gates_and_their_exit_code(place, lab, fails):
     from rl_lab.tracking.published import published_curves
 
     curve = [(row[0], row[1]) for row in published_curves()["cup-catch"]["sac"]["curve"][:4]]
@@ -180,6 +180,8 @@ def test_published_gates_and_their_exit_code(place, lab):
     assert "below" in result.stdout
     assert lab("runs", "compare", "--published", "--strict").exit_code == 1
     assert lab("runs", "compare", "same", "--published", "--strict").exit_code == 0
+    assert "--strict goes with --published" in fails(lab("runs", "compare", "--strict"), 2)
+    assert "--at must be >= 0, not -3" in fails(lab("runs", "compare", "--at", "-3"), 2)
 
 
 def test_reindex_and_the_mono_repos_words(runs, lab):
@@ -210,8 +212,10 @@ def test_clean_is_dry_until_told(lab, fails):
     metrics = (run / "metrics.jsonl").read_bytes()
     assert "its buffers are gone and it cannot be resumed exactly" in fails(lab("resume", run), 1)
     assert lab("resume", run, "--mode", "warm_start").exit_code == 0
-    done = lab("runs", "clean", run.name, *everything, "--yes")
-    assert "freed" in done.stdout
+    named = lab("runs", "clean", run.name, *everything, "--yes")
+    assert "kept: 1 not chosen, 1 needed by a kept run" in named.stdout  # the one that began with its weights
+    done = lab("runs", "clean", *everything, "--yes")
+    assert "in 2 runs" in done.stdout.splitlines()[-1]
     assert not (run / "checkpoints").exists()
     assert "its checkpoints are gone" in fails(lab("resume", run), 1)
     assert (run / "metrics.jsonl").read_bytes() == metrics

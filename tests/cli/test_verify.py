@@ -3,20 +3,24 @@
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
+from rl_lab.cli import runs_verify
 from rl_lab.cli.runs_verify import _overrides
 from rl_lab.config.compose import compose
+from rl_lab.config.migration import as_written, migrate_run
 from rl_lab.config.overrides import parse_overrides
 from rl_lab.config.trees import group_files
 from rl_lab.core.errors import RunDirectoryError
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.verification import compare_runs
+from tests.cli.test_alerts import PLUGIN as ALERT_PLUGIN
 from tests.tracking.synthetic import make_run
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "verify_runs.py"
@@ -177,7 +181,7 @@ def test_steps_beyond_the_run_compare_as_far_as_it_came(tmp_path):
 @pytest.mark.parametrize("path", ["runs/lr=0.1,seed=2/checkpoints/1", "it's here", "a b\\", "plain"])
 def test_where_a_run_started_from_is_said_as_it_is(tmp_path, path):
     run = RunDirectory.open(make_run(tmp_path, "a", training={"resume_path": path}))
-    (word,) = [word for word in _overrides(run) if word.startswith("training.resume_path=")]
+    (word,) = [word for word in _overrides(run, run) if word.startswith("training.resume_path=")]
     (override,) = parse_overrides([word])
     assert override.value() == path
 
@@ -186,3 +190,66 @@ def test_a_run_that_cannot_be_repeated_is_one_line(first, lab, fails):
     assert "unknown run in" in fails(lab("runs", "verify", "nowhere"), 1)
     (first.code / "source.zip").unlink()
     assert "source.zip" in fails(lab("runs", "verify", "first"), 1)
+
+
+def rows_of(result, code=0):
+    """How many rows were compared, and the difference that was found."""
+    assert result.exit_code == code, result.stderr
+    told = json.loads(result.stdout)
+    return told["rows"], told["divergence"]
+
+
+def test_a_repetition_that_is_ended_late_is_still_one(first, lab, monkeypatch):
+    """The signal that ends it may come when it has nothing left to do but to go, and nobody listens any more."""
+    wait = runs_verify._wait
+
+    def late(child, replica, limit):
+        assert not wait(child, replica, 10_000)  # it comes to its end
+        child.returncode = -signal.SIGTERM
+        return True
+
+    monkeypatch.setattr(runs_verify, "_wait", late)
+    assert rows_of(lab("runs", "verify", "first", "--steps", "100", "--json")) == (1, None)
+
+
+def test_a_fork_comes_out_again_though_its_source_has_gone_on(train, lab):
+    assert train("--run-dir", "first", "training.total_timesteps=128", "training.keep_last=9").exit_code == 0
+    fork = ("training.resume_path=first", "training.resume_mode=fork", "optimizers.policy.lr=1e-3")
+    assert train("--run-dir", "fork", *fork).exit_code == 0
+    assert RunDirectory.open("fork").read_manifest()["updates"] == "eager"  # auto, which it must stay
+    assert lab("resume", "first", "training.total_timesteps=192").exit_code == 0
+    assert rows_of(lab("runs", "verify", "fork", "--json")) == (4, None)
+
+
+def test_a_halted_run_comes_out_again_and_tells_nobody_twice(train, lab, fails, tmp_path):
+    plugin, told = ("--plugin", ALERT_PLUGIN), tmp_path / "told.jsonl"
+    tell = (f"alerts.file={told}", "alerts.channels=[file]", "+alerts.rules.second={kind:nan,channels:[log,file]}")
+    low = "+alerts.rules.low={kind:below,metric:train/score,value:2,after:100,respond:stop}"
+    stopped = train("--run-dir", "low", *plugin, "workflow._target_=alert_plugin.Scoring", low, *tell)
+    assert stopped.exit_code == 1
+    tainted = ("buffers.rollout._target_=alert_plugin.TaintedBuffer", "buffers.rollout.bad=[5]")
+    assert train("--run-dir", "nan", *plugin, *tainted, *tell).exit_code == 1
+    before = told.read_text()
+    assert [json.loads(line)["rule"] for line in before.splitlines()] == ["low", "second"]
+    assert rows_of(lab("runs", "verify", "low", "--json", *plugin)) == (2, None)
+    assert rows_of(lab("runs", "verify", "nan", "--json", *plugin)) == (2, None)
+    assert told.read_text() == before
+    RunDirectory.open("nan").set_status("done")  # one that got through, where its repetition does not
+    line = fails(lab("runs", "verify", "nan", *plugin), 1)
+    assert "the run could not be repeated: train/loss is nan after update 5 (env step 160)" in line
+
+
+def test_the_runs_own_code_is_told_only_of_options_that_it_knows(tmp_path):
+    run = RunDirectory.open(make_run(tmp_path, "a", training={"keep_last": 3}))
+    assert _overrides(run, run) == ["training.keep_last=1000000"]
+
+
+def test_of_a_migrated_run_its_own_code_gets_what_it_was(tmp_path):
+    run = RunDirectory.open(make_run(tmp_path, "a", training={"keep_last": 3}))
+    before = run.config_file.read_text()
+    assert as_written(run, tmp_path / "origin") is run
+    migrate_run(run)
+    assert "video_frequency" in run.read_config()
+    origin = as_written(run, tmp_path / "origin")
+    assert (origin.path, origin.id, origin.read_config()) == (tmp_path / "origin", run.id, before)
+    assert _overrides(run, origin) == ["training.keep_last=1000000"]

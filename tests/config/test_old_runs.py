@@ -5,12 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from rl_lab.cli.main import app
+from rl_lab.tracking.fingerprint import tree_hash
 
 OLD = Path(__file__).parent / "old_runs"
-LAYOUT_2 = ["checkpoint_2_dqn", "checkpoint_2_sac"]  # before experiment.precision, .devices and others were options
+LAYOUT_2 = [  # of model-free ones before experiment.precision, .devices and others were options
+    *("checkpoint_2_dqn", "checkpoint_2_sac", "checkpoint_2_dreamer", "checkpoint_2_tdmpc"),
+]
 
 
 @pytest.fixture
@@ -57,3 +61,76 @@ def test_of_the_first_layout_only_the_weights_go_on(old_run):
     assert "warm_start" in result.stderr
     result = lab("resume", run, "--mode", "warm_start", "--json")
     assert result.exit_code == 0, result.output
+
+
+def files_of(run):
+    return {path.relative_to(run): path.read_bytes() for path in Path(run).rglob("*") if path.is_file()}
+
+
+def told(result, code=0):
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_configs_are_written_anew_only_when_it_is_said(old_run):
+    run = old_run("checkpoint_2_sac")
+    before = files_of(run)
+    words = ("runs", "migrate", "--root", ".")
+    dry = lab(*words)
+    assert "config.yaml, composed.yaml (experiment.num_seeds, " in dry.stdout
+    assert "1 runs can be brought into today's layout\nnothing was changed; --yes does it" in dry.stdout
+    assert files_of(run) == before
+    planned = told(lab(*words, "--json"))["runs"][0]
+    assert told(lab(*words, "--yes", "--json"))["runs"] == [planned]
+    was, config = (yaml.safe_load(text) for text in (before[Path("config.yaml")], Path(run, "config.yaml").read_text()))
+    assert (was["experiment"].get("devices"), config["experiment"]["devices"]) == (None, 1)
+    assert "experiment.devices" in planned["keys"]
+    assert {block: config[block] | values for block, values in was.items() if isinstance(values, dict)}.items() <= (
+        config.items()
+    )  # what was there is there
+    kept = files_of(run)
+    for name in ("config.yaml", "composed.yaml", "manifest.json"):
+        assert kept[Path("before_migration", name)] == before[Path(name)]
+    assert {path: kept[path] for path in before if path.name not in planned["files"]} == {
+        path: content for path, content in before.items() if path.name not in planned["files"]
+    }
+    assert told(lab(*words, "--yes", "--json"))["runs"] == []  # nothing is left to do
+    assert lab("resume", run, f"training.total_timesteps={position(run) + 64}").exit_code == 0
+
+
+def test_of_the_first_layout_the_checkpoint_stays_as_it_is(old_run):
+    run = old_run("checkpoint_1_ppo")
+    (entry,) = Path(run, "checkpoints").glob("[0-9]*")
+    before = files_of(entry)
+    (planned,) = told(lab("runs", "migrate", run, "--yes", "--json"))["runs"]
+    assert planned["kept"] == {entry.name: "running episodes cannot be said in today's layout"}
+    assert files_of(entry) == before
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_checkpoints_are_written_anew_where_all_of_them_can_be(old_run, monkeypatch, kills):
+    """A lab whose third layout calls the workflow's weights otherwise."""
+    from rl_lab.config import migration
+    from rl_lab.tracking import checkpoint_files, checkpoint_migrations, checkpoint_rewrite
+    from rl_lab.tracking.checkpoint import CheckpointStore
+
+    run = old_run("checkpoint_2_dqn")
+    (entry,) = CheckpointStore(Path(run, "checkpoints")).entries()
+    before, state = files_of(entry.path), CheckpointStore.load(entry.path).state
+    renamed = {key: value for key, value in state.items() if key != "workflow"} | {"weights": state["workflow"]}
+    step = checkpoint_migrations.Migration(
+        lambda old: {k: v for k, v in old.items() if k != "workflow"} | {"weights": old["workflow"]}
+    )
+    monkeypatch.setattr(checkpoint_migrations, "MIGRATIONS", (*checkpoint_migrations.MIGRATIONS, step))
+    for module in (checkpoint_files, checkpoint_rewrite, migration):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
+    if kills:  # right after the old one went aside
+        aside = Path(run, "before_migration", "checkpoints")
+        aside.mkdir(parents=True)
+        entry.path.rename(aside / entry.path.name)
+    planned = told(lab("runs", "migrate", run, "--yes", "--json"))["runs"][0]
+    assert planned["checkpoints"] == [entry.path.name]
+    (fresh,) = CheckpointStore(Path(run, "checkpoints")).entries()
+    assert (fresh.schema_version, fresh.counters, fresh.score) == (3, entry.counters, entry.score)
+    assert tree_hash(CheckpointStore.load(fresh.path).state) == tree_hash(renamed) != tree_hash(state)
+    assert files_of(Path(run, "before_migration", "checkpoints", entry.path.name)) == before

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -47,11 +49,15 @@ REPLAY = [
 ]
 
 
-def start(work, *arguments):
-    """Let two ranks that can find each other do something."""
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def start(work, *arguments):
+    """Let two ranks that can find each other do something."""
+    port = free_port()
     ranks = [RANKS.Process(target=work, args=(rank, port, *arguments)) for rank in range(SIZE)]
     for rank in ranks:
         rank.start()
@@ -162,6 +168,19 @@ def test_a_killed_rank_and_a_resume_change_no_bit(runs):
     whole, killed = runs
     assert fingerprint(RunDirectory.open(killed)) == fingerprint(RunDirectory.open(whole))
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_two_nodes_that_meet_by_torchrun_s_rendezvous_compute_the_same(runs, tmp_path):
+    """Each torchrun is a node with one process, as on two machines."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+    command += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "-m", "rl_lab", "train", *SMALL, "--run-dir", "met"]
+    nodes = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    said = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], "\n".join(said)
+    assert fingerprint(RunDirectory.open(tmp_path / "met")) == fingerprint(RunDirectory.open(runs[0]))
 
 
 def test_each_rank_has_its_own_data_and_the_same_weights(runs):

@@ -173,9 +173,12 @@ def test_actors_of_a_learner_run_on_both_nodes(place, on):
     assert all(re.search(r"^[1-9]\d* steps recorded", log.read_text(), re.M) for log in logs)
 
 
-def test_actors_on_a_cluster_of_this_machine_need_no_certificates(place):
+@pytest.mark.parametrize(
+    "words", [["start", "--on", "ray"], ["train", "transport.samplers=ray"]], ids=["start", "train"]
+)
+def test_actors_on_a_cluster_of_this_machine_need_no_certificates(place, words):
     pytest.importorskip("grpc")
-    lab("start", "+experiment=remote_sac_pendulum", "budget=tiny", "--run-dir", "run", "--on", "ray")
+    lab(*words, "+experiment=remote_sac_pendulum", "budget=tiny", "--run-dir", "run")
     assert Path("run/status").read_text().strip() == "done"
     log = Path("run/logs/actor.log").read_text()
     assert log.startswith("on Ray node ")
@@ -184,8 +187,11 @@ def test_actors_on_a_cluster_of_this_machine_need_no_certificates(place):
 
 @pytest.mark.parametrize("command", [SWEEP, ["start", "+experiment=remote_sac_pendulum"]], ids=["sweep", "start"])
 def test_a_cluster_that_is_not_there_is_one_line(place, command):
-    line = lab(*command, "--on", "ray", "--address", "127.0.0.1:1", code=2)
-    assert line.startswith("error: --on ray: no cluster at 127.0.0.1:1")
+    done = subprocess.run(
+        [*LAB, *command, "--on", "ray", "--address", "127.0.0.1:1"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")  # no run is named that never begins
+    assert done.stderr.splitlines()[-1].startswith("error: --on ray: no cluster at 127.0.0.1:1")
     assert not Path("runs").exists()
 
 

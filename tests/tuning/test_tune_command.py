@@ -108,12 +108,17 @@ def test_an_unknown_metric_is_one_line_and_nothing_is_lost(place):
         (("algorithm.gamma", "algorithm.gama"), "did you mean 'gamma'?"),
         (("log_uniform: [1e-4, 1e-1]", "normal: [0, 1]"), "normal cannot be tuned"),
         (("trials: 2", "trails: 2"), "did you mean 'trials'?"),
+        (
+            ("pruner: none", "pruner: none, storage: 'sqlite:///nowhere/study.db'"),
+            "tune.storage: cannot open sqlite:///nowhere/study.db: unable to open database file",
+        ),
     ],
 )
 def test_mistakes_are_one_line(place, change, message):
     Path("search.yaml").write_text(TUNE.replace(*change))
     (line,) = finish([*WORDS, "--dir", "runs"], place, code=2).strip().splitlines()
     assert message in line
+    assert not Path("runs").exists()
 
 
 def test_a_setting_that_no_run_can_have_fails_and_holds_up_no_other(place):

@@ -12,6 +12,7 @@ from rl_lab.cli.options import DEFAULT_ROOT, Debug, Json, Root
 from rl_lab.cli.report import Reported
 from rl_lab.cli.runs_clean import clean
 from rl_lab.cli.runs_compare import compare
+from rl_lab.cli.runs_migrate import migrate
 from rl_lab.cli.runs_verify import verify
 from rl_lab.cli.runs_watch import watch
 from rl_lab.cli.table import print_table
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show, compare, label, clean and restore runs.", no_args_is_help=True)
 app.command("compare")(compare)
 app.command("clean")(clean)
+app.command("migrate")(migrate)
 app.command("verify")(verify)
 app.command("watch")(watch)
 Run = Annotated[str | None, typer.Argument(help="A run directory, name or id; none: the newest.", show_default=False)]

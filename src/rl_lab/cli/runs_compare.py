@@ -85,6 +85,10 @@ def compare(
         beside = published or against is not None
         if beside and axis not in (None, Axis.FRAMES):
             raise UsageError(f"--axis {axis}: published curves are over frames")
+        if strict and not beside:
+            raise UsageError("--strict goes with --published")
+        if at is not None and not at >= 0:
+            raise UsageError(f"--at must be >= 0, not {at:g}")
         axis = axis or (Axis.FRAMES if beside else Axis.STEPS)
         options: dict[str, Any] = {"group_by": group_by, "axis": axis.value, "at": at, "statistic": statistic.value}
         place, chosen = root or DEFAULT_ROOT, words or []

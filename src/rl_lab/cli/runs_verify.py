@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _KEPT = 1_000_000  # checkpoints of the repetition: those that the run still has may be any
-_QUIET = ("logging.terminal=false", "logging.tensorboard=false", "logging.csv=false", "logging.wandb=false")
+_QUIET = {f"logging.{name}": "false" for name in ("terminal", "tensorboard", "csv", "wandb")}
+_HALTED = ("stopped", "failed")
 
 
 def verify(
@@ -49,6 +50,7 @@ def verify(
 def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdict:
     """Train the replica in a directory that goes with this command, and compare."""
     from rl_lab.cli.code_state import START, own_code, own_plugin
+    from rl_lab.config.migration import as_written
     from rl_lab.core.errors import RunDirectoryError
     from rl_lab.tracking.run_directory import RunDirectory
     from rl_lab.tracking.verification import compare_runs
@@ -57,33 +59,77 @@ def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdi
     limit = last if steps is None else min(steps, last)
     with own_code(run) as own:
         replica = own.sources.parent / "replica"
-        words = ["train", "--from-run", str(run.path), "--run-dir", str(replica), *_overrides(run)]
+        origin = as_written(run, own.sources.parent / "origin")
+        words = ["train", "--from-run", str(origin.path), "--run-dir", str(replica), *_overrides(run, origin)]
         words += [word for entry in plugins for word in ("--plugin", own_plugin(entry, own.sources))]
         command = [sys.executable, "-P", "-c", START, *words]
         with (own.sources.parent / "said").open("wb") as said:
             options: dict[str, Any] = {"env": own.environment, "pass_fds": [own.lifeline]}
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, **options) as child:
                 was_asked = _wait(child, replica, limit)
-        if child.returncode not in ((0, 143) if was_asked else (0,)):
-            told = (own.sources.parent / "said").read_text(errors="replace").strip().splitlines()
-            raise RunDirectoryError(f"the run could not be repeated: {told[-1] if told else 'it said nothing'}")
-        return compare_runs(run, RunDirectory.open(replica), steps)
+        told = (own.sources.parent / "said").read_text(errors="replace").strip().splitlines()
+        errors = [line.removeprefix("error: ") for line in told if line.startswith("error: ")]
+        reason = (errors or told or ["it said nothing"])[-1]
+        if not _has_begun(replica):
+            raise RunDirectoryError(f"the run could not be repeated: {reason}")
+        verdict = compare_runs(run, RunDirectory.open(replica), steps)
+        is_alike = child.returncode == 0 or was_asked or _ended_alike(run, replica, limit)
+        if verdict.divergence is None and not is_alike:
+            raise RunDirectoryError(f"the run could not be repeated: {reason}")
+        return verdict
 
 
-def _overrides(run: RunDirectory) -> list[str]:
-    """Return what makes the repetition compute the same, whatever is automatic, and keep all checkpoints."""
+def _has_begun(replica: Path) -> bool:
+    return (replica / "manifest.json").is_file() and _last_step(replica) > 0
+
+
+def _ended_alike(run: RunDirectory, replica: Path, limit: int) -> bool:
+    """Return whether a repetition that ended by itself is behind what is compared, or was halted where the run was."""
+    from rl_lab.tracking.run_directory import RunDirectory
+
+    last, status = _last_step(replica), RunDirectory.open(replica).read_status()
+    was_halted = status in _HALTED and status == run.read_status()
+    return last > limit or (last == limit and (limit < _last_step(run.path) or was_halted))
+
+
+def _overrides(run: RunDirectory, origin: RunDirectory) -> list[str]:
+    """Return what makes the repetition compute the same, whatever is automatic, keep all checkpoints and tell nobody.
+
+    The run's own code may know fewer options than today's: those that its config lacks are left alone.
+    """
+    import yaml
+
+    from rl_lab.config.alerts import told_keys
+    from rl_lab.config.resume import GOES_ON
+    from rl_lab.core.trees import tree_leaves
+
+    config, manifest = yaml.safe_load(origin.read_config()), run.read_manifest()
+    wanted = {"training.keep_last": str(_KEPT), "training.video_frequency": "null", **_QUIET}
+    training, known = config["training"], {".".join(key.split(".")[:2]) for key, _ in tree_leaves(config)}
+    source = training.get("resume_path")
+    goes_on = source is not None and training.get("resume_mode") in GOES_ON  # its updates run as those before
+    if manifest.get("updates") in ("eager", "compiled", "captured") and not goes_on:
+        wanted["experiment.compile"] = manifest["updates"]
+    words = [f"{key}={value}" for key, value in wanted.items() if key in known]
+    words += [f"{key}=[log]" for key in told_keys(config.get("alerts", {}))]
+    return words if source is None else [*words, f"training.resume_path={_quoted(_beginning(run, source))}"]
+
+
+def _quoted(path: str) -> str:
+    """Return a path as the value of an override; it may hold = and commas."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
-    from rl_lab.config.resume import read_config
+    return str(QuotedString(path, Quote.single).with_quotes())
 
-    training, manifest = read_config(run)["training"], run.read_manifest()
-    words = [f"training.keep_last={_KEPT}", "training.video_frequency=null", *_QUIET]
-    if manifest.get("updates") in ("eager", "compiled", "captured"):
-        words += [f"experiment.compile={manifest['updates']}"]
-    if training.get("resume_path") is not None:
-        quoted = QuotedString(str(training["resume_path"]), Quote.single).with_quotes()  # names may hold = and ,
-        words += [f"training.resume_path={quoted}"]
-    return words
+
+def _beginning(run: RunDirectory, source: str) -> str:
+    """Return the checkpoint that a run began with; its source may have written newer ones since."""
+    from pathlib import Path
+
+    from rl_lab.tracking.jsonl import read_rows
+
+    begun = [Path(str(event["checkpoint"])) for event in read_rows(run.events_file) if event.get("kind") == "resume"]
+    return next((str(path) for path in reversed(begun) if Path(source).absolute() in (path, *path.parents)), source)
 
 
 def _wait(child: subprocess.Popen[bytes], replica: Path, limit: int) -> bool:

@@ -10,6 +10,7 @@ import typer
 from omegaconf import OmegaConf
 
 from rl_lab.cli.running import Job, continued_job, let_go, run_to_end
+from rl_lab.config.alerts import told_keys
 from rl_lab.config.resume import restores_exactly
 from rl_lab.core.errors import LabError
 from rl_lab.tracking.checkpoint import CheckpointStore
@@ -68,10 +69,14 @@ def _copied(run: RunDirectory, target: Path, only: str) -> RunDirectory:
 
 
 def _continued(job: Job, copy: RunDirectory) -> Job:
+    """Return the job that goes on in a copy; nobody is told of its alerts a second time."""
+    told = told_keys(job.parts.config["alerts"])
     composed, targets, _ = let_go(job)
     composed = composed.copy()
     for key in _QUIET:
         OmegaConf.update(composed, f"logging.{key}", False)
+    for key in told:
+        OmegaConf.update(composed, key, ["log"], force_add=True)
     return continued_job(copy, composed, targets, quiet=True)
 
 

@@ -60,12 +60,12 @@ def start(
             [composed.transport.actor] if count == 1 else [f"{composed.transport.actor}-{i + 1}" for i in range(count)]
         )
         words = {name: ["actor", str(path), *_own_options(composed, name), *shared] for name in names}
-        typer.echo(f"run: {path}")
         told = path / FILES / ADDRESS
         if run is None or not run.is_locked():
             told.unlink(missing_ok=True)  # of the learner before this one, on another port
         known = told if composed.transport.kind == "network" else path / "manifest.json"
         with _place(on, address, composed) as elsewhere:
+            typer.echo(f"run: {path}")
             actors = [
                 Member(name, each if elsewhere else [*lab, *each], elsewhere=elsewhere) for name, each in words.items()
             ]
@@ -122,6 +122,8 @@ def _on_processes(overrides: list[str], composed: DictConfig, *, is_new: bool) -
     is_said = any(word.lstrip("+").startswith("environment.num_envs=") for word in overrides)
     if OmegaConf.select(composed, "environment.num_envs", default=1) != 1 and not is_said:
         chosen.append("environment.num_envs=1")
+    if OmegaConf.select(composed, "transport.samplers") is not None:
+        chosen.append("transport.samplers=null")  # they are there
     return chosen
 
 

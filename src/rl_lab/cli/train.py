@@ -58,6 +58,11 @@ def train(
         check_run_dir(run_dir, len(lists))
         run = existing(run_dir)  # before the first process of several makes it
         composed = [wanted(each, run, config_dir, from_run) for each in lists]
+        if composed[0].get("transport", {}).get("samplers") is not None:
+            other = {"--seed": len(lists) > 1, "--from-run": from_run, "--until": until, "--json": as_json}
+            _start(composed[0].transport.samplers, [name for name, value in other.items() if value])(
+                lists[0], run_dir, config_dir=config_dir, plugin=plugin, debug=debug
+            )
         with ranks_of(context, composed[0]) as ranks:
             make = partial(_job, run=run, run_dir=run_dir, plugins=plugin or [], ranks=ranks, quiet=as_json)
             ends = [_train(partial(make, one), as_json, until) for one in composed]
@@ -84,6 +89,19 @@ def _train(make: Callable[[], Job], as_json: bool, until: int | None) -> tuple[d
         return result_of(job.run), halt.with_traceback(None)
     check_resume(job)
     return result_of(job.run), None
+
+
+def _start(place: str, given: list[str]) -> Callable[..., None]:
+    """Return `lab start` at the place that `transport.samplers` names; `given` are options that it has not."""
+    from rl_lab.cli.start import start
+    from rl_lab.core.errors import UsageError, unknown_name
+
+    on, _, address = place.partition(":")
+    if on not in ("local", "ray") or (on == "local" and address):
+        raise UsageError(unknown_name("transport.samplers", place, ("local", "ray", "ray:HOST:PORT")))
+    if given:
+        raise UsageError(f"transport.samplers: {given[0]} does not go with it")
+    return partial(start, on=on, address=address or None)
 
 
 def check_run_dir(run_dir: str | None, count: int) -> None:

@@ -67,6 +67,10 @@ def tune(
                 prepare_search(directory, file, overrides, configs, settled)
             else:
                 check_search(file, configs)
+            if settled is None:
+                from rl_lab.tuning.optuna_study import check_storage
+
+                check_storage(options["storage"])
             with open_crew(file, directory, jobs, plugin or [], on, address) as crew:
                 prepare_search(directory, file, overrides, configs, settled)
                 search = _search if settled is None else _search_in_rounds

@@ -138,6 +138,13 @@ def _check_channels(path: str, channels: list[str], alerts: Mapping[str, Any]) -
         raise ConfigError(f"alerts.webhook: {path} is told there, but {lacking}")
 
 
+def told_keys(alerts: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a block that say where its rules are told."""
+    named = [name for name, rule in alerts.get("rules", {}).items() if rule is not None and rule.get("channels")]
+    own = ["alerts.channels"] if "channels" in alerts else []
+    return own + [f"alerts.rules.{name}.channels" for name in named]
+
+
 def webhook_url(alerts: Mapping[str, Any]) -> str | None:
     """Return where alerts are posted, if that is known."""
     where: str | None = alerts["webhook"]

@@ -25,6 +25,7 @@ NOT_HASHED = (
     ("alerts", "file"),
     ("alerts", "webhook"),
     ("logging", "hash_chain"),
+    ("transport", "samplers"),
 )
 
 # MIGRATIONS[i] turns a config of version i + 1 into one of version i + 2.

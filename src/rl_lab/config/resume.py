@@ -67,10 +67,11 @@ def config_files(parts: Parts) -> dict[str, str]:
 def read_config(run: RunDirectory) -> dict[str, Any]:
     """Return the resolved config of a run in today's layout."""
     register_resolvers()
-    return migrate(_load_yaml(run.read_config(), run.config_file), str(run.config_file))
+    return migrate(load_yaml(run.read_config(), run.config_file), str(run.config_file))
 
 
-def _load_yaml(text: str, path: Path) -> dict[str, Any]:
+def load_yaml(text: str, path: Path) -> dict[str, Any]:
+    """Return the mapping that a run's config file holds, with its interpolations."""
     try:
         tree = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
@@ -84,7 +85,7 @@ def recompose(run: RunDirectory, overrides: Sequence[str] = ()) -> DictConfig:
     """Return the composed config of a run with `key=value` overrides applied; what depends on them follows."""
     register_resolvers()
     composed = run.path / COMPOSED
-    tree = _load_yaml(composed.read_text(), composed) if composed.is_file() else read_config(run)
+    tree = load_yaml(composed.read_text(), composed) if composed.is_file() else read_config(run)
     config = OmegaConf.create(migrate(tree, str(run.path)))
     assert isinstance(config, DictConfig)
     was_debug, given = is_debug(config), spelled_out(overrides)

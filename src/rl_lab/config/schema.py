@@ -210,6 +210,12 @@ class TransportConfig(Block):
         default=1,
         description="How many collect. Steps of one enter buffers as they come, those of several as whole episodes.",
     )
+    samplers: str | None = Field(
+        default=None,
+        pattern=r"^(local|ray|ray:.+)$",
+        description="Who starts actors with lab train, as lab start does: local (this machine), ray (a cluster of this "
+        "machine) or ray:HOST:PORT (that cluster); null: nobody.",
+    )
     publish_updates: Count = Field(default=50, description="Updates between two versions of the weights.")
     publish: list[str] | None = Field(
         default=None, description="Modules that actors need, such as [policy]; null: what the workflow broadcasts."

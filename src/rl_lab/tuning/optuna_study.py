@@ -177,9 +177,28 @@ def _storage(directory: Path, name: str) -> optuna.storages.BaseStorage:
     if name == "journal":
         file = directory / "study.journal"
         return optuna.storages.JournalStorage(JournalFileBackend(str(file), lock_obj=_DurableLock(file)))
-    if "://" not in name:
-        raise ConfigError(f"tune.storage: must be journal or a database such as sqlite:///study.db, not {name!r}")
-    return optuna.storages.RDBStorage(name)
+    return _database(name)
+
+
+def check_storage(name: str) -> None:
+    """Refuse a database that cannot be opened, before anything of a search is written."""
+    if name != "journal":
+        _database(name)
+
+
+def _database(name: str) -> optuna.storages.RDBStorage:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+    try:
+        shown = str(make_url(name))  # without its password
+    except ArgumentError as error:
+        raise ConfigError("tune.storage: must be journal or a database such as sqlite:///study.db") from error
+    try:
+        return optuna.storages.RDBStorage(name)
+    except (SQLAlchemyError, ImportError) as error:
+        lines = str(error.orig if isinstance(error, DBAPIError) else error).splitlines() or [type(error).__name__]
+        raise ConfigError(f"tune.storage: cannot open {shown}: {lines[0]}") from error
 
 
 def _pruner(options: Mapping[str, Any]) -> optuna.pruners.BasePruner:

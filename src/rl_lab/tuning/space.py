@@ -106,7 +106,7 @@ def _is_spec(value: Mapping[Any, Any], name: str) -> bool:
 
 def _read_values(path: str, spec: Any) -> Values:
     if isinstance(spec, list):
-        return Grid(_not_empty(path, spec))
+        return Grid(_distinct(path, spec))
     if not isinstance(spec, Mapping):
         return Fixed(spec)
     kinds = [key for key in spec if key in KINDS]
@@ -118,8 +118,9 @@ def _read_values(path: str, spec: Any) -> Values:
     if kind == "expression":
         return Expression(path, spec[kind])
     if kind in ("choice", "grid"):
-        values = _not_empty(path, spec[kind])
-        return Grid(values) if kind == "grid" else Distribution("choice", choices=values)
+        if kind == "grid":
+            return Grid(_distinct(path, spec[kind]))
+        return Distribution("choice", choices=_not_empty(path, spec[kind]))
     return _read_range(path, kind, spec[kind], options.get("step"))
 
 
@@ -129,6 +130,15 @@ def _not_empty(path: str, values: object) -> tuple[Any, ...]:
     if not values:
         raise ConfigError(f"{path}: the list is empty, which makes zero trials")
     return tuple(values)
+
+
+def _distinct(path: str, values: object) -> tuple[Any, ...]:
+    seen: list[str] = []  # as they are written: a list has no hash, and 1 is not true
+    for value in _not_empty(path, values):
+        if repr(value) in seen:
+            raise ConfigError(f"{path}: {value!r} is given twice, which makes equal trials")
+        seen.append(repr(value))
+    return _not_empty(path, values)
 
 
 def _read_range(path: str, kind: str, bounds: Any, step: Any) -> Distribution:

@@ -130,9 +130,18 @@ def read_sweep(path: str | Path) -> SweepFile:
         own.pop(name, None)
     raw = {**own, "base": {"name": base.name, "content": base.content}}
     sweep = SweepFile(file.stem, base, _in_lab_words(space, base), options, raw, notes)
+    _check_seeds(own.get("seeds"), sweep.seeds)
     if not space and not sweep.seeds:
         raise ConfigError(f"{path}: nothing varies (zero trials): give a sweep block, or seeds")
     return sweep
+
+
+def _check_seeds(given: object, seeds: list[int]) -> None:
+    if given is not None and not seeds:
+        raise ConfigError(f"seeds: {given!r} makes zero trials: leave it out, or give a list or how many")
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for place, seed in enumerate(seeds) if seed in seeds[:place])
+        raise ConfigError(f"seeds: {twice} is given twice, which makes equal trials")
 
 
 def _reject_two_searches(tune: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ def read_order(words: Sequence[str], name: str | None, launches: Path, *, shares
     context = _parsed(words)
     if name is not None:
         check_name(name)
+    _take_from_here(context.params)
     if not shares_files:
         _reject_paths(context.params)
     order = COMMANDS[words[0]](context, name, launches)
@@ -69,7 +70,7 @@ def _train(context: Any, name: str | None, launches: Path) -> Order:
     check_run_dir(params["run_dir"], len(lists))
     composed = [wanted(each, None, params["config_dir"], params["from_run"]) for each in lists]
     _check_configs(composed, params["plugin"] or [])
-    root = str(resolve(composed[0])["experiment"]["root"])
+    root = below_here(str(resolve(composed[0])["experiment"]["root"]))
     name = name or new_name(composed[0].experiment.name)
     place = params["run_dir"] or f"{root}/{name}"
     many = {**params, "overrides": _with_root(params["overrides"] or [], root)}
@@ -124,7 +125,7 @@ def _resume(context: Any, name: str | None, launches: Path) -> Order:
     run, overrides = read_run(params["arguments"] or [], params["root"] or DEFAULT_ROOT)
     config = recompose(run, overrides)
     _check_configs([config], params["plugin"] or [])
-    place = os.path.relpath(run.path) if run.path.is_relative_to(Path.cwd()) else str(run.path)
+    place = below_here(str(run.path))
     words = _words(context, {**params, "arguments": [place, *overrides], "root": None})
     return _order(name or new_name(config.experiment.name), words, [words], place, launches, resumed=place)
 
@@ -172,6 +173,28 @@ def _check_configs(composed: Sequence[DictConfig], plugins: list[str]) -> None:
     targets = targets_of(plugins)
     for config in composed:
         validate(resolve(config), targets)
+
+
+def _take_from_here(params: dict[str, Any]) -> None:
+    """Say paths below the project as they are from there: another machine has it in another place."""
+    for key in PATHS:
+        if params.get(key) is not None:
+            params[key] = below_here(params[key])
+    if params.get("plugin"):
+        params["plugin"] = [below_here(entry) for entry in params["plugin"]]
+    if params.get("arguments") and "=" not in params["arguments"][0]:
+        params["arguments"] = [below_here(params["arguments"][0]), *params["arguments"][1:]]
+    if params.get("overrides"):
+        key = "experiment.root="
+        params["overrides"] = [
+            key + below_here(word.removeprefix(key)) if word.startswith(key) else word for word in params["overrides"]
+        ]
+
+
+def below_here(path: str) -> str:
+    """Return an absolute path below the current directory as it is from there; others as they are."""
+    is_below = os.path.isabs(path) and Path(os.path.normpath(path)).is_relative_to(Path.cwd())
+    return os.path.relpath(path) if is_below else path
 
 
 def _reject_paths(params: dict[str, Any]) -> None:

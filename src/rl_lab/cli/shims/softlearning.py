@@ -113,15 +113,35 @@ def _task(read: Given, example: str) -> list[str]:
     domain, task = ("MultiGoal", "Default-v0") if is_multi_goal else (read.need("domain"), read.need("task"))
     dm_control, gym = [f"dmc_{DM_CONTROL.get(domain, domain)}_{task}"], [GYM.get(domain), domain.lower()]
     known = group_files("experiment")
-    for short in gym if universe == "gym" else dm_control:
-        if f"{algorithm}_{short}" in known:
-            return [f"+experiment={algorithm}_{short}"]
-    relative = f"{algorithm}_{RELATIVES[universe]}"
+    candidates = [f"{algorithm}_{short}" for short in (gym if universe == "gym" else dm_control)]
+    own = next((name for name in candidates if name in known), None)
+    if own is not None and (universe != "gym" or _is_newest(domain, task, read.notes)):
+        return [f"+experiment={own}"]
+    relative = own or f"{algorithm}_{RELATIVES[universe]}"
     if relative not in known:
         raise UsageError(f"no experiment of {algorithm.upper()} on {universe} (there is one of: SAC)")
     name = re.sub(r"[^a-z0-9]+", "_", f"{algorithm}_{domain}_{task}".lower())
     named = [] if read.has("exp-name") else [f"experiment.name={name}"]
     return [f"+experiment={relative}", f"environment.name={universe}/{domain}/{task}", *named]
+
+
+def _is_newest(domain: str, task: str, notes: list[str]) -> bool:
+    """Return whether a task is the newest version of its domain, or a retired one, which that stands for."""
+    from gymnasium.envs.registration import find_highest_version, registry
+
+    from rl_lab.environments.universe import TENSOR_DOMAINS, translate
+
+    if domain in TENSOR_DOMAINS:
+        if task != "Default-v0":
+            raise UsageError(unknown_name(f"--task of {domain}", task, ("Default-v0",)))
+        return True
+    name, newest = translate(f"gym/{domain}/{task}"), f"{domain}-v{find_highest_version(None, domain)}"
+    if name not in registry:
+        known = [each.removeprefix(f"{domain}-") for each in registry if each.startswith(f"{domain}-v")]
+        raise UsageError(unknown_name(f"--task of {domain}", task, known))
+    if name == newest != f"{domain}-{task}":
+        notes.append(f"--task {task}: {newest} stands for that version")
+    return name == newest
 
 
 def _amounts(read: Given) -> list[str]:
