@@ -16,7 +16,7 @@ from rl_lab.buffers.storage.arrivals import ArrivalStream, pieces
 from rl_lab.buffers.storage.layout import Layout, expected_row
 from rl_lab.buffers.storage.placement import Placement, Storage
 from rl_lab.buffers.storage.row_store import RowStore
-from rl_lab.buffers.storage.sequence_starts import SequenceStarts
+from rl_lab.buffers.storage.sequence_starts import SequenceStarts, reject_short_episodes
 from rl_lab.core import Batch, BatchKind, Buffer, ConfigError, EnvSpec, Footprint, LabError, State, Trajectory, tree_map
 
 HOPELESS = 10  # times the rows of a batch, and of a sequence of every lane, without one that could be drawn
@@ -71,7 +71,7 @@ class SequenceBuffer(Buffer):
             )
         if min_size is not None and min_size > length * num_envs:
             raise ConfigError(f"min_size={min_size} of a buffer is more than capacity={length * num_envs} holds")
-        _reject_short_episodes(spec, sequence_length, cross_episodes)
+        reject_short_episodes(spec, sequence_length, cross_episodes)
         self.capacity, self.batch_size, self.sequence_length = length * num_envs, batch_size, sequence_length
         self._min_size, self._refreshed = min_size or 1, tuple(refreshed)
         self._lanes, self._length, self._spec = num_envs, length, spec
@@ -293,12 +293,3 @@ class SequenceBuffer(Buffer):
 
     def _is_held(self, lane: int, row: int) -> bool:
         return row >= int(self._starts.totals[lane]) - self._length
-
-
-def _reject_short_episodes(spec: EnvSpec | None, sequence_length: int, cross_episodes: bool) -> None:
-    limit = None if spec is None else spec.max_episode_steps
-    if limit is not None and not cross_episodes and limit + 1 < sequence_length:
-        raise ConfigError(
-            f"sequence_length={sequence_length} is longer than any episode ({limit} steps, {limit + 1} rows) "
-            "and cross_episodes is false"
-        )

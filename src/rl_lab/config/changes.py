@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rl_lab.config.alerts import AlertsConfig
 from rl_lab.config.freeze import thaw
-from rl_lab.config.schema import TransportConfig
+from rl_lab.config.transport import TransportConfig
 from rl_lab.core.errors import ConfigError
 from rl_lab.core.trees import tree_leaves
 

@@ -22,8 +22,9 @@ from rl_lab.config.alerts import RuleConfig
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.block import Block
 from rl_lab.config.resolvers import RESOLVERS
-from rl_lab.config.schema import BLOCKS, LabConfig, TeacherConfig, TransportLimits
+from rl_lab.config.schema import BLOCKS, LabConfig, TeacherConfig
 from rl_lab.config.signatures import meanings, signature_of
+from rl_lab.config.transport import TransportLimits
 from rl_lab.config.trees import CONFIGS
 from rl_lab.orchestration.phases import HOOK_OPTIONS, PHASE_KEYS
 from rl_lab.tracking.alert_rules import KINDS

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_lab.core import CheckpointError, State
+from rl_lab.core import CheckpointError, ConfigError, EnvSpec, State
 
 Array = NDArray[Any]
 
@@ -141,3 +141,13 @@ def _interleave(steps: Array, extra: Array) -> Array:
     """Return [2T, N]: each step's row and the place of the row that its end would add."""
     both = np.stack([steps, extra], axis=1)
     return both.reshape(-1, *steps.shape[1:])
+
+
+def reject_short_episodes(spec: EnvSpec | None, sequence_length: int, cross_episodes: bool) -> None:
+    """Refuse sequences that no episode is long enough for."""
+    limit = None if spec is None else spec.max_episode_steps
+    if limit is not None and not cross_episodes and limit + 1 < sequence_length:
+        raise ConfigError(
+            f"sequence_length={sequence_length} is longer than any episode ({limit} steps, {limit + 1} rows) "
+            "and cross_episodes is false"
+        )
