@@ -52,10 +52,7 @@ class TransportConfig(Block):
         description="How many collect. Steps of one enter buffers as they come, those of several as whole episodes.",
     )
     samplers: str | None = Field(
-        default=None,
-        pattern=r"^(local|ray|ray:.+)$",
-        description="Who starts actors with lab train, as lab start does: local (this machine), ray (a cluster of this "
-        "machine) or ray:HOST:PORT (that cluster); null: nobody.",
+        default=None, description="Who starts actors with lab train: local, ray or ray:HOST:PORT; null: nobody."
     )
     publish_updates: Count = Field(default=50, description="Updates between two versions of the weights.")
     publish: list[str] | None = Field(
@@ -77,7 +74,5 @@ class TransportConfig(Block):
         default=0.2, gt=0, description="How long an actor waits for the learner's actions before it holds the pose."
     )
     spool_bytes: Count = Field(default=1 << 33, description="Of steps that may wait on an actor; then it waits too.")
-    sync_every_step: bool = Field(
-        default=False, description="Let a step survive a power cut from the moment it is recorded."
-    )
+    sync_every_step: bool = Field(default=False, description="Let a step survive a power cut once it is recorded.")
     limits: TransportLimits = Field(default=TransportLimits(), description="What one peer may ask of the other.")
