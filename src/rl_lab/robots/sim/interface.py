@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "xfrc_applied")  # what a caller may write
 BACKENDS = ("auto", "cpu", "warp")
 NOT_EXACT = (
-    "steps of mujoco_warp differ in their last bits: a resumed run goes on where it was and ends in other bits; "
-    "environment.simulation.deterministic=true makes it exact, and slower"
+    "steps of mujoco_warp differ in their last bits: a resumed run goes on where it was and ends in other bits "
+    "(environment.simulation.deterministic=true puts its sums in order, which on a GPU is not enough)"
 )
 NO_GRAPHS = "CUDA graphs are off, which makes steps several times slower: warp has no memory pool on this device"
 
@@ -131,7 +131,7 @@ def make_sim(
         device: Where the tensors live.
         randomized: Model fields with a value per world, by MuJoCo's names (`body_mass`, `opt.gravity`).
         num_threads: Threads of the cpu backend; 0 takes every core. The results do not depend on it.
-        deterministic: The warp backend orders its sums, so that the same calls give the same bits; slower.
+        deterministic: The warp backend puts its sums in order, which is slower; on a GPU last bits differ all the same.
         contacts: Contacts per world that the warp backend keeps room for; by default from the model.
         constraints: Constraint rows per world that the warp backend keeps room for; by default from the model.
         dump_dir: Where the state of a world that is not finite is written; by default the system's temporary directory.
@@ -155,5 +155,5 @@ def make_sim(
         raise ConfigError(f"simulation backend 'warp' needs: pip install 'rl-lab[gpu-sim]' ({error})") from None
     sim = WarpSim(model, num_envs, device, randomized, deterministic, contacts, constraints, dump_dir)
     slow = device.type == "cuda" and not sim.uses_graphs
-    sim.notes = (NOT_EXACT,) * (not deterministic) + (NO_GRAPHS,) * slow
+    sim.notes = (NOT_EXACT,) * (not sim.deterministic) + (NO_GRAPHS,) * slow
     return sim
