@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two robots at once on one GPU: trains them for some minutes, lets testers try them there and on the CPU, and packs all
-# but the state of the worlds, with which a later session goes on learning. Curves, tables and weights go to $OUT.
+# but the state of the worlds, with which a later run goes on learning. Curves, tables and weights go to $OUT.
 #
 #     OUT=/tmp/out TRAIN_S=430 bash benchmarks/robots_h200.sh quadruped_rough_ppo biped_pm01_flat_ppo
 #

@@ -88,7 +88,9 @@ class TaskEmbedding(nn.Module):
 
     def discounts(self, obs: Observation) -> Tensor | None:
         """Return the discounts [..., 1] of the tasks of observations; None: tasks have none of their own."""
-        return None if self.episode_steps is None else self._chosen(obs) @ self.gammas
+        if self.episode_steps is None:
+            return None
+        return (self._chosen(obs) * self.gammas.squeeze(-1)).sum(-1, keepdim=True)  # no product: bfloat16 would round
 
     def _chosen(self, obs: Observation) -> Tensor:
         """Return the tasks of observations as one-hots."""
