@@ -1,5 +1,6 @@
 """Strangers: who is let in, and as what."""
 
+import os
 import re
 import socket
 import time
@@ -190,6 +191,19 @@ def test_other_users_of_this_machine_do_not_know_the_secret(ends, caplog, tmp_pa
     assert robot.flush(10)
     learner.close()
     assert not path.exists()
+
+
+def test_a_directory_of_secrets_that_others_enter_is_told_by_the_actor(ends, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (theirs := tmp_path / f"rl-lab-{os.getuid()}").mkdir()
+    theirs.chmod(0o755)
+    robot = ends[1]("127.0.0.1:9")
+    robot._thread.join(10.0)
+    text = f"{theirs} is not this user's alone (mode 0700): chmod 700 {theirs}, or set XDG_RUNTIME_DIR"
+    assert robot.status().error.startswith(text)
+    with pytest.raises(TransportError, match=re.escape(text)):
+        robot.send(step(0))
 
 
 def test_a_socket_file_is_its_owners_from_the_first_moment(ends, tmp_path, monkeypatch):
