@@ -213,7 +213,9 @@ class Service:
             self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor}: {error}")
         self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{actor}: the steps differ: {difference}")
 
-    def _caller(self, context: grpc.ServicerContext, call: str, claimed: str, session: Session | None = None) -> Identity:
+    def _caller(
+        self, context: grpc.ServicerContext, call: str, claimed: str, session: Session | None = None
+    ) -> Identity:
         """Return who calls, or end the call, and all of its session where its certificate was revoked meanwhile."""
         self._locate(context.peer())  # TLS has let it in
         try:
