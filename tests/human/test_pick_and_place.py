@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_lab.core import ConfigError
 from rl_lab.environments.gymnasium import GymnasiumEnv
 from rl_lab.human.cell import arm
 from rl_lab.human.cell.pick_and_place import NAME, PROMPT, make_env
@@ -104,6 +105,12 @@ def test_objects_begin_in_a_share_of_their_area():
     middle, half = np.array([-0.245, -0.065, 0.245, -0.065]), np.array([0.075, 0.065, 0.075, 0.065]) / 4.0
     assert (np.abs(places - middle) <= half + 1e-6).all()
     assert (np.abs(places - middle).max(0) > 0.9 * half).all()
+
+
+@pytest.mark.parametrize("spread", [-0.1, 1.5])
+def test_a_share_that_is_none_is_one_line(spread):
+    with pytest.raises(ConfigError, match=rf"env_kwargs.spread must be 0 to 1, got {spread}$"):
+        make_env(NAME, spread=spread)
 
 
 def test_success_is_both_objects_in_the_box_and_open_grippers(env):

@@ -22,7 +22,8 @@ def private_directory() -> Path:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     if not _is_private(path):
-        raise ConfigError(f"transport.address: {path} is not this user's alone (mode 0700); give a socket elsewhere")
+        remedy = f"chmod 700 {path}, or set XDG_RUNTIME_DIR to a directory of yours that is"
+        raise ConfigError(f"{path} is not this user's alone (mode 0700): {remedy}")
     return path
 
 

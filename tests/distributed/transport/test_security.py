@@ -1,21 +1,26 @@
 """Strangers: who is let in, and as what."""
 
+import os
 import re
 import socket
+import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
 
 from rl_lab.core.errors import ConfigError, UsageError
 from rl_lab.core.line_limit import AT_ONCE
-from rl_lab.distributed.transport import certificates
+from rl_lab.distributed.transport import certificates, front
 from rl_lab.distributed.transport.callers import token_path
 from rl_lab.distributed.transport.certificates import create_authority, issue, revoke
 from rl_lab.distributed.transport.interface import TransportError
+from rl_lab.distributed.transport.learner_end import _private_files
 from rl_lab.distributed.transport.security import check_address, identity_of, is_loopback
+from rl_lab.distributed.transport.step_log import StepLog
 from tests.distributed.transport.raw import Raw
 from tests.distributed.transport.steps import step
 
@@ -178,6 +183,95 @@ def test_a_revoked_certificate_is_not_accepted_any_more_not_even_in_a_call_that_
     assert refusal(lambda: raw.hello(actor="robot-2")) == "PERMISSION_DENIED"  # while nobody can say who is revoked
 
 
+def test_an_idle_actor_ends_when_its_certificate_is_revoked(ends, tmp_path):
+    create_authority(tmp_path / "lab", 1)
+    for name, role in (("learner", "learner"), ("robot", "actor")):
+        issue(tmp_path / "lab", name, role, 1)
+    learner = ends[0](certificate=str(tmp_path / "lab" / "learner.pem"))
+    robot = ends[1](learner, actor="robot", certificate=str(tmp_path / "lab" / "robot.pem"))
+    robot.send(step(0))
+    assert robot.flush(10)
+    assert learner.status().num_connected == 1
+    revoke(tmp_path / "lab", "robot")
+    robot._thread.join(10.0)
+    assert robot.status().error == "the learner refuses: the certificate of robot is revoked"
+    assert learner.status().num_connected == 0
+
+
+def test_a_list_without_a_last_newline_still_grows_by_whole_lines(tmp_path):
+    create_authority(tmp_path, 1)
+    for name in ("robot", "robot-2"):
+        issue(tmp_path, name, "actor", 1)
+    listed = revoke(tmp_path, "robot")
+    listed.write_text(listed.read_text().rstrip("\n"))  # as an editor may leave it
+    revoke(tmp_path, "robot-2")
+    lines = [line.split() for line in listed.read_text().splitlines()]
+    assert [name for _, name in lines] == ["robot", "robot-2"]
+    for serial, name in lines:
+        assert int(serial, 16) == x509.load_pem_x509_certificate((tmp_path / f"{name}.pem").read_bytes()).serial_number
+
+
+def test_a_key_of_another_certificate_is_one_line(ends, certs, tmp_path):
+    for file, source in (("ca.pem", "ca.pem"), ("learner.pem", "learner.pem"), ("learner.key", "robot.key")):
+        (tmp_path / file).write_bytes((certs / "lab" / source).read_bytes())
+    with pytest.raises(UsageError, match=r"learner.key beside it is another certificate's$"):
+        ends[0](certificate=str(tmp_path / "learner.pem"))
+    (tmp_path / "learner.key").write_text("no key")
+    with pytest.raises(UsageError, match=r"learner.key beside it cannot be read") as refused:
+        ends[0](certificate=str(tmp_path / "learner.pem"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_learner_that_cannot_keep_its_secret_leaves_its_log_closed(ends, tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(StepLog, "close", lambda log, close=StepLog.close: (closed.append(log), close(log)))
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", "")
+        patch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        (tmp_path / f"rl-lab-{os.getuid()}").write_text("no directory")
+        with pytest.raises(ConfigError, match="is not this user's alone"):
+            ends[0]()
+    assert len(closed) == 1
+    ends[0]()
+
+
+def test_one_host_does_not_take_all_places_of_the_others(learner, caplog):
+    host, port = learner.address.split(":")
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection((host, int(port)), timeout=5)) for _ in range(105)]
+        idle[-1].settimeout(5.0)
+        assert idle[-1].recv(1) == b""  # 3 * 32 actors + 8 are let in
+        elsewhere = stack.enter_context(socket.create_connection((host, int(port)), 5, ("127.0.0.2", 0)))
+        elsewhere.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            elsewhere.recv(1)
+        assert refusals(caplog, 1) == ["127.0.0.1 has 104 connections already"]
+
+
+def test_where_the_system_gives_no_more_threads_a_peer_is_told_of(ends, certs, learner, caplog, monkeypatch):
+    class Thread(threading.Thread):
+        def start(self):
+            if self.name == "transport-back":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(front.threading, "Thread", Thread)
+        host, port = learner.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as peer:
+            peer.sendall(b"\x16")
+            with suppress(ConnectionError):
+                assert peer.recv(1) == b""
+        assert refusals(caplog, 1) == ["can't start new thread"]
+    test_a_robot_of_this_lab_is_let_in(ends, certs, learner)
+
+
+def test_while_a_socket_is_made_others_make_directories_that_can_be_entered(tmp_path):
+    with _private_files():
+        (tmp_path / "another").mkdir()
+    assert (tmp_path / "another").stat().st_mode & 0o777 == 0o700
+
+
 def test_other_users_of_this_machine_do_not_know_the_secret(ends, caplog, tmp_path):
     learner = ends[0]()
     path = token_path(int(learner.address.rpartition(":")[2]))
@@ -192,10 +286,23 @@ def test_other_users_of_this_machine_do_not_know_the_secret(ends, caplog, tmp_pa
     assert not path.exists()
 
 
+def test_a_directory_of_secrets_that_others_enter_is_told_by_the_actor(ends, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (theirs := tmp_path / f"rl-lab-{os.getuid()}").mkdir()
+    theirs.chmod(0o755)
+    robot = ends[1]("127.0.0.1:9")
+    robot._thread.join(10.0)
+    text = f"{theirs} is not this user's alone (mode 0700): chmod 700 {theirs}, or set XDG_RUNTIME_DIR"
+    assert robot.status().error.startswith(text)
+    with pytest.raises(TransportError, match=re.escape(text)):
+        robot.send(step(0))
+
+
 def test_a_socket_file_is_its_owners_from_the_first_moment(ends, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "chmod", None)  # not even for a moment is it anybody's
     ends[0](kind="host", address=str(tmp_path / "socket"))
-    assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "socket").stat().st_mode & 0o077
 
 
 def test_plain_bytes_do_not_harm_the_learner(ends, certs, learner):

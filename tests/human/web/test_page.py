@@ -236,13 +236,19 @@ def test_certificates_tell_who_may_act_until_they_are_revoked(certificates):
     assert eve.join("eve") == "viewer"
     assert eve.do("pause")[0] == 403
     assert robot.post("/join", {"name": "robot"})[0] == 403
+    watching = Client(bench.operator, context=trusting(certificates, "eve"))
+    watching.connection.request("GET", "/events")
+    stream = watching.connection.getresponse()
+    assert read_event(stream)[0] == "state"
     revoke(certificates["ca"].parent, "eve")  # whose page is open
+    rest = stream.read()  # it ends
+    assert not rest or rest.endswith(b"\n\n")
     assert eve.ask("GET", "/") == (403, {"error": "this certificate is revoked"})
     assert anna.do("hand_back")[0] == 200
     stranger = Client(bench.operator, context=trusting(certificates))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         stranger.ask("GET", "/")
-    for client in (anna, eve, robot, stranger):
+    for client in (anna, eve, robot, stranger, watching):
         client.connection.close()
     bench.close()
 

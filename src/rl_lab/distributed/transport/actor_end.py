@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from rl_lab.core.errors import LabError
 from rl_lab.core.trees import Tree
 from rl_lab.distributed.transport import transport_pb2 as messages
 from rl_lab.distributed.transport.callers import TOKEN_KEY, read_token
@@ -139,7 +140,7 @@ class GrpcSender(Sender):
                 self._talk()
             except grpc.RpcError as error:
                 self._note(error)
-            except (TransportError, OSError) as error:
+            except (LabError, OSError) as error:
                 self._fault = " ".join(str(error).split())
             if self._is_connected:
                 delay = _BACKOFF_S[0]

@@ -45,12 +45,24 @@ class Callers:
         identity = identity_of(proof.get("x509_subject_alternative_name", ()))
         check_role(identity, call)
         if is_revoked(proof, self._revocations):
-            raise TransportError(f"the certificate of {identity.name} is revoked")
+            raise Revoked(identity.name)
         return identity
 
 
 class Unproven(TransportError):
     """Somebody does not know the secret."""
+
+
+class Revoked(TransportError):
+    """A certificate is not accepted any more.
+
+    Args:
+        name: Of its owner.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the certificate of {name} is revoked")
+        self.name = name
 
 
 def is_revoked(proof: Any, revocations: Revocations) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -86,8 +86,11 @@ def revoke(directory: Path, name: str) -> Path:
         found = x509.load_pem_x509_certificate(path.read_bytes())
         if found.serial_number in Revocations(directory):
             raise UsageError(f"{path} is revoked already")
-        with open(listed, "a") as file:
-            file.write(f"{found.serial_number:x} {name}\n")
+        with open(listed, "a+") as file:
+            file.seek(0)
+            before = file.read()
+            start = "\n" if before and not before.endswith("\n") else ""  # as an editor may have left it
+            file.write(f"{start}{found.serial_number:x} {name}\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -114,9 +117,20 @@ def check_own(keys: KeyFiles, path: Path, role: str, name: str | None) -> None:
         own.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise UsageError(f"certificate {path}: the authority beside it, {CA_NAME}.pem, is of another lab") from error
+    _check_key(keys.key, own, path)
     if not own.not_valid_before_utc <= datetime.datetime.now(datetime.UTC) < own.not_valid_after_utc:
         dates = f"{own.not_valid_before_utc:%Y-%m-%d %H:%M} to {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
         raise UsageError(f"certificate {path}: it is valid from {dates}, and now it is not; is the clock right?")
+
+
+def _check_key(pem: bytes, own: x509.Certificate, path: Path) -> None:
+    key = f"certificate {path}: {path.stem}.key beside it"
+    try:
+        public = serialization.load_pem_private_key(pem, password=None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{key} cannot be read; make both with lab certs issue") from error
+    if public != own.public_key():
+        raise UsageError(f"{key} is another certificate's")
 
 
 def _builder(name: x509.Name, private: ec.EllipticCurvePrivateKey, days: float) -> x509.CertificateBuilder:

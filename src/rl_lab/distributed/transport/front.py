@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,11 +43,12 @@ class Front:
         port: Its port; 0: a free one.
         inner: Name of the abstract socket on which gRPC listens.
         refusals: Where strangers are told.
+        most_each: Connections of one host at a time.
     """
 
-    def __init__(self, host: str, port: int, inner: str, refusals: Refusals) -> None:
-        self._inner, self._refusals = inner, refusals
-        self._room = threading.BoundedSemaphore(_MOST)
+    def __init__(self, host: str, port: int, inner: str, refusals: Refusals, *, most_each: int) -> None:
+        self._inner, self._refusals, self._most_each = inner, refusals, most_each
+        self._of: Counter[str] = Counter()  # connections of each host
         self._visits: dict[str, _Visit] = {}  # by the name that gRPC knows them by
         self._guard = threading.Lock()
         self._is_closing = False
@@ -88,18 +90,35 @@ class Front:
                     time.sleep(_PAUSE_S)  # too many open files, say: others may leave
                 continue
             address = f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}"
-            if not self._room.acquire(blocking=False):
-                self._refusals.add(address, "there are too many connections")
+            if why := self._enter(place[0]):
+                self._refusals.add(address, why)
                 peer.close()
                 continue
+            work = (peer, address, place[0])
             try:
-                threading.Thread(target=self._attend, args=(peer, address), name="transport-peer", daemon=True).start()
+                threading.Thread(target=self._attend, args=work, name="transport-peer", daemon=True).start()
             except RuntimeError as error:  # the system gives no more threads
                 self._refusals.add(address, str(error))
-                self._room.release()
+                self._leave(place[0])
                 peer.close()
 
-    def _attend(self, peer: socket.socket, address: str) -> None:
+    def _enter(self, host: str) -> str:
+        """Count a connection of a host, or return why there is no room for it."""
+        with self._guard:
+            if self._of[host] >= self._most_each:
+                return f"{host} has {self._most_each} connections already"
+            if self._of.total() >= _MOST:
+                return "there are too many connections"
+            self._of[host] += 1
+            return ""
+
+    def _leave(self, host: str) -> None:
+        with self._guard:
+            self._of[host] -= 1
+            if not self._of[host]:
+                del self._of[host]
+
+    def _attend(self, peer: socket.socket, address: str, host: str) -> None:
         """Pass on what a peer says until it leaves, and say so where it was a stranger."""
         name, visit = f"rl-lab-{secrets.token_hex(16)}", None
         why = "it has no certificate of this lab that is valid, or left too early"
@@ -124,12 +143,14 @@ class Front:
                 back.join()
         except TimeoutError:
             why = "it said nothing"
+        except RuntimeError as error:  # the system gives no more threads
+            why = str(error)
         except OSError as error:
             why = f"its connection broke ({error.strerror or error})"
         finally:
             with self._guard:
                 self._visits.pop(f"unix-abstract:{name}", None)
-            self._room.release()
+            self._leave(host)
             if not (visit is not None and visit.is_known) and not self._is_closing:
                 self._refusals.add(address, why)
 

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from torch import Tensor
 
+from rl_lab.core.errors import LabError
 from rl_lab.core.revocations import Revocations
 from rl_lab.distributed.transport.callers import Callers, token_path, write_token
 from rl_lab.distributed.transport.front import Front
@@ -58,7 +59,7 @@ class GrpcReceiver(Receiver):
         self._token: Path | None = None
         self._log = StepLog(directory / "log", schema, max_unread=limits.unread_bytes)
         self._weights = WeightsStore(directory / "published")
-        workers = 3 * limits.actors + 8
+        workers = _streams(limits)
         self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="transport")
         options = (*_OPTIONS, ("grpc.max_receive_message_length", _UNREAD * limits.message_bytes))
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=workers)
@@ -67,6 +68,9 @@ class GrpcReceiver(Receiver):
         except (RuntimeError, OSError) as error:
             self._log.close()
             raise taken(address) from error
+        except LabError:
+            self._log.close()
+            raise
         self._server.start()
 
     def receive(self, max_steps: int, timeout_s: float) -> list[Received]:
@@ -138,7 +142,7 @@ class GrpcReceiver(Receiver):
         host, _, port = address.rpartition(":")
         inner = f"rl-lab-{secrets.token_hex(16)}"
         self._server.add_secure_port(f"unix-abstract:{inner}", credentials)
-        self._front = Front(host.strip("[]"), int(port), inner, refusals)
+        self._front = Front(host.strip("[]"), int(port), inner, refusals, most_each=_streams(self._limits))
         self._serve(callers, refusals, self._front.address_of)
         return f"{host}:{self._front.port}"
 
@@ -149,10 +153,15 @@ class GrpcReceiver(Receiver):
         self._server.add_generic_rpc_handlers((self._service.handler(),))
 
 
+def _streams(limits: Limits) -> int:
+    """Return for how many calls there is room: those of all actors, and a few that only ask."""
+    return 3 * limits.actors + 8
+
+
 @contextmanager
 def _private_files() -> Iterator[None]:
     """Let files that are made here be the owner's alone, from their first moment on."""
-    before = os.umask(0o177)
+    before = os.umask(0o077)  # of the whole process: its other threads may make directories
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rl_lab.distributed.transport import transport_pb2 as messages
-from rl_lab.distributed.transport.callers import Callers, Unproven
+from rl_lab.distributed.transport.callers import Callers, Revoked, Unproven
 from rl_lab.distributed.transport.frames import FrameError, split_all
 from rl_lab.distributed.transport.interface import TransportError
 from rl_lab.distributed.transport.limits import Limits
@@ -141,9 +141,9 @@ class Service:
         try:
             while context.is_active() and not self._is_closing:
                 version = self._weights.newer(since, _LOOK_S)
+                self._caller(context, "PullWeights", session.stream.actor, session)  # it may have been revoked
                 if version is None:
                     continue
-                self._caller(context, "PullWeights", session.stream.actor)
                 start = offset if version.number == partial and offset < version.size else 0
                 try:
                     with open(version.path, "rb") as file:
@@ -213,14 +213,18 @@ class Service:
             self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{actor}: {error}")
         self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{actor}: the steps differ: {difference}")
 
-    def _caller(self, context: grpc.ServicerContext, call: str, claimed: str) -> Identity:
-        """Return who calls, or end the call."""
+    def _caller(
+        self, context: grpc.ServicerContext, call: str, claimed: str, session: Session | None = None
+    ) -> Identity:
+        """Return who calls, or end the call, and all of its session where its certificate was revoked meanwhile."""
         self._locate(context.peer())  # TLS has let it in
         try:
             return self._callers.identify(context, call, claimed)
         except Unproven as error:
             self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         except TransportError as error:
+            if session is not None and isinstance(error, Revoked) and error.name == session.stream.actor:
+                self._sessions.end(session)
             self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
 
     def _enter(self, context: grpc.ServicerContext, call: str) -> Session:
@@ -228,7 +232,7 @@ class Service:
             session = self._sessions.find(str(dict(context.invocation_metadata()).get(SESSION_KEY, "")))
         except TransportError as error:
             self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
-        actor = self._caller(context, call, session.stream.actor)
+        actor = self._caller(context, call, session.stream.actor, session)
         if actor.name != session.stream.actor:
             self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{actor.name} uses a session of another actor")
         try:

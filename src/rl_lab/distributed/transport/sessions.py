@@ -67,8 +67,8 @@ class Sessions:
                 known = self._replaced.setdefault(stream.actor, [])
                 known.append(old.process)
                 del known[:-_REMEMBERED]
-        for call in list(old.calls.values()) if old is not None else ():
-            call.cancel()
+        if old is not None:
+            self.end(old)
         return session
 
     def find(self, token: str) -> Session:
@@ -89,6 +89,13 @@ class Sessions:
             session.calls[name] = call
         if old is not None:
             old.cancel()
+
+    def end(self, session: Session) -> None:
+        """End the calls of a session."""
+        with self._guard:
+            calls = list(session.calls.values())
+        for call in calls:
+            call.cancel()
 
     def leave(self, session: Session, name: str, call: Call) -> None:
         """Forget a call that has ended."""

@@ -33,6 +33,12 @@ def check_at_least(option: str, value: float, low: float) -> None:
         raise config_error(f"{KWARGS}.{option} must be {low} or more, got {value}")
 
 
+def check_within(option: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigError unless `value` is `low` to `high`."""
+    if not low <= value <= high:
+        raise config_error(f"{KWARGS}.{option} must be {low:g} to {high:g}, got {value}")
+
+
 def height_and_width(option: str, size: int | Sequence[int]) -> tuple[int, int]:
     """Return the two numbers of a size that may be given as one."""
     pair = (size, size) if isinstance(size, int) else tuple(size)

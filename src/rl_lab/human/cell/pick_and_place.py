@@ -12,7 +12,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from rl_lab.environments.hosting.family_options import check_at_least
+from rl_lab.environments.hosting.family_options import check_within
 from rl_lab.human.cell import arm
 from rl_lab.human.cell.driver import Array, Layout
 from rl_lab.human.cell.env import SimulatedCellEnv
@@ -36,8 +36,8 @@ def make_env(name: str, *, spread: float = 1.0, **env_kwargs: Any) -> SimulatedC
         spread: Share of width and depth of the area, around its middle, in which objects begin: 0 to 1.
         env_kwargs: Options of `CellEnv`; max_episode_steps is 150.
     """
-    check_at_least("spread", spread, 0.0)
-    return SimulatedCellEnv(PickAndPlaceCell(min(spread, 1.0)), name, **{"max_episode_steps": 150, **env_kwargs})
+    check_within("spread", spread, 0.0, 1.0)
+    return SimulatedCellEnv(PickAndPlaceCell(spread), name, **{"max_episode_steps": 150, **env_kwargs})
 
 
 class PickAndPlaceCell(Simulation):

@@ -87,10 +87,13 @@ class PageHandler(BaseHTTPRequestHandler):
             route()
         except Denied as denied:
             self.close_connection = True  # what was sent may not have been read
-            self.page.refusals.add(self.client_address[0], f"{self.command} {urlsplit(self.path).path}", denied)
+            self._tell(denied)
             self._reply(denied.status, {"error": str(denied)}, {"Connection": "close"})
         except Refused as refused:
             self._reply(409, {"error": str(refused)})
+
+    def _tell(self, denied: Denied) -> None:
+        self.page.refusals.add(self.client_address[0], f"{self.command} {urlsplit(self.path).path}", denied)
 
     def _page(self) -> None:
         token = parse_qs(urlsplit(self.path).query).get("token", [None])[0]
@@ -119,13 +122,17 @@ class PageHandler(BaseHTTPRequestHandler):
             raise Denied(503, f"{who} looks on {MAX_STREAMS_EACH} times already")
         self.close_connection = True
         with billboard.watched(who), suppress(OSError):  # until the browser is gone
-            self._stream()
+            self._head(200, "text/event-stream", {"Connection": "close"})
+            try:
+                self._stream()
+            except Denied as denied:  # its certificate was revoked meanwhile: the stream ends, an answer it had
+                self._tell(denied)
 
     def _stream(self) -> None:
-        self._head(200, "text/event-stream", {"Connection": "close"})
         seen = 0
         self._event("state", self.page.state())
         while (news := self.page.billboard.newer(seen, STATE_S)) is not None:
+            self._identity()
             seen, shots = news
             for camera, shot in shots.items():
                 self._event("picture", {"camera": camera, "png": base64.b64encode(shot.png).decode()})
