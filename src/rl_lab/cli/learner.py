@@ -38,14 +38,15 @@ def learner(
     train(context, overrides, run_dir=run_dir, config_dir=config_dir, plugin=plugin, as_json=as_json, debug=debug)
 
 
-
 def _reject_samplers(composed: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from rl_lab.core.errors import UsageError
 
     if (place := OmegaConf.select(composed, "transport.samplers")) is not None:
-        raise UsageError(f"transport.samplers: {place} is for lab train; lab learner starts no actors, so it must be null")
+        raise UsageError(
+            f"transport.samplers: {place} is for lab train; lab learner starts no actors, so it must be null"
+        )
 
 
 def check_kind(composed: DictConfig, who: str) -> None:

@@ -78,7 +78,6 @@ def start(
         raise typer.Exit(code)
 
 
-
 def _print_result(path: Path) -> None:
     from rl_lab.cli.running import print_results, result_of
     from rl_lab.tracking.run_directory import RunDirectory
