@@ -25,6 +25,10 @@ SAC, PEOPLE = "+experiment=remote_sac_pendulum", "+experiment=supervised_inserti
             "a learner of its own needs host or network, not null",
         ),
         (["learner", SAC], "transport.kind: a learner of its own needs host or network, not memory"),
+        (
+            ["learner", SAC, "transport.kind=host", "transport.samplers=ray"],
+            "transport.samplers: ray is for lab train; lab learner starts no actors",
+        ),
         (["actor", SAC], "transport.kind: an actor of its own needs host or network, not memory"),
         (
             ["actor", SAC, "transport.kind=host"],
@@ -69,6 +73,16 @@ def test_actors_can_be_an_option_of_the_config(monkeypatch, lab):
     assert (first, second) == (others[1], others[2])
     assert [word for word in learner if "samplers" not in word] == others[0]
     assert [word for word in learner if "samplers" in word] == ["transport.samplers=local", "transport.samplers=null"]
+
+
+def test_of_a_run_with_actors_the_result_is_json_too(monkeypatch, lab):
+    told = lab("train", SAC, "budget=tiny", "--run-dir", "run", "--json").stdout
+    monkeypatch.setattr(Crew, "run", lambda crew, _: crew._echo("learner | trained") or 0)
+    for command in (["start"], ["train", "transport.samplers=local"]):
+        result = lab(*command, SAC, "budget=tiny", "--run-dir", "run", "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == json.loads(told) | {"run": str(Path("run").absolute())}
+        assert "learner | trained" in result.stderr
 
 
 MANY = ["hiors_insertion", "rlpd_insertion", "sft_insertion", "sac_pi0_insertion"]

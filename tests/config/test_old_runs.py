@@ -1,8 +1,10 @@
 """Runs that older labs have left behind: what the options of today are not, and what their checkpoints can still do."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -107,8 +109,8 @@ def test_of_the_first_layout_the_checkpoint_stays_as_it_is(old_run):
     assert files_of(entry) == before
 
 
-@pytest.mark.parametrize("kills", [False, True])
-def test_checkpoints_are_written_anew_where_all_of_them_can_be(old_run, monkeypatch, kills):
+@pytest.mark.parametrize("killed_at", [None, 1, 2], ids=["whole", "between", "before_the_end"])
+def test_checkpoints_are_written_anew_where_all_of_them_can_be(old_run, monkeypatch, killed_at):
     """A lab whose third layout calls the workflow's weights otherwise."""
     from rl_lab.config import migration
     from rl_lab.tracking import checkpoint_files, checkpoint_migrations, checkpoint_rewrite
@@ -124,13 +126,18 @@ def test_checkpoints_are_written_anew_where_all_of_them_can_be(old_run, monkeypa
     monkeypatch.setattr(checkpoint_migrations, "MIGRATIONS", (*checkpoint_migrations.MIGRATIONS, step))
     for module in (checkpoint_files, checkpoint_rewrite, migration):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
-    if kills:  # right after the old one went aside
-        aside = Path(run, "before_migration", "checkpoints")
-        aside.mkdir(parents=True)
-        entry.path.rename(aside / entry.path.name)
+    if killed_at:  # right after the old one went aside, or when the new one was in its place
+        renames = iter([os.rename] * killed_at)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_rewrite, "os", SimpleNamespace(rename=lambda *paths: next(renames)(*paths)))
+            assert lab("runs", "migrate", run, "--yes").exit_code == 1
+        assert entry.path.exists() == (killed_at == 2)
     planned = told(lab("runs", "migrate", run, "--yes", "--json"))["runs"][0]
     assert planned["checkpoints"] == [entry.path.name]
     (fresh,) = CheckpointStore(Path(run, "checkpoints")).entries()
     assert (fresh.schema_version, fresh.counters, fresh.score) == (3, entry.counters, entry.score)
     assert tree_hash(CheckpointStore.load(fresh.path).state) == tree_hash(renamed) != tree_hash(state)
     assert files_of(Path(run, "before_migration", "checkpoints", entry.path.name)) == before
+    shutil.rmtree(fresh.path)  # as rotation and `lab runs clean` do
+    assert told(lab("runs", "migrate", run, "--yes", "--json"))["runs"] == []
+    assert not fresh.path.exists()

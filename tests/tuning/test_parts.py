@@ -108,6 +108,8 @@ def test_why_a_trial_failed_is_the_last_error_of_its_log(tmp_path):
     Path(directory.log_file(trial)).write_text("error: first\nnoise\nerror: the motor is on fire\n")
     assert directory.note_failure(trial, 1) == directory.failure(trial) == "the motor is on fire"
     assert directory.state(trial) == "failed"
+    directory.log_file(trial).write_text("learner | error: no room\nactor | error: no learner\n")
+    assert directory.note_failure(trial, 1) == "no room"
     directory.forget_failure(trial)
     assert directory.state(trial) == "waiting"
     with directory.log_file(trial).open("a") as log:

@@ -168,6 +168,10 @@ def test_a_member_that_fails_is_replaced(place):
         (("trials: 3", "trials: 3, pruner: median"), "tune.pruner: does not go with tune.population"),
         (("trials: 3", "trials: 3, halving: {first_steps: 9}"), "tune.halving: does not go with tune.population"),
         (
+            ("overrides: [", "overrides: [transport.samplers=local, "),
+            "transport.samplers: members of tune.population pause at an env step",
+        ),
+        (
             ("algorithm.width: ", "components.actor.out_features: "),
             "sweep.components.actor.out_features: follows a key",
         ),

@@ -143,7 +143,8 @@ def test_the_rate_falls_to_zero_within_the_phase(hook):
     workflow.update_agent(make_batch(), phase=phase())
     for progress in (0.0, 0.25, 1.0):
         before = {name: value.clone() for name, value in workflow.named_parameters()}
-        getattr(workflow, hook)(make_batch(), phase=phase(progress))
+        found = getattr(workflow, hook)(make_batch(), phase=phase(progress))
+        assert found["learning_rate"] == pytest.approx(0.01 * (1.0 - progress))
         rates[progress] = [float(learner.optimizer.param_groups[0]["lr"]) for learner in learners(workflow)]
     assert rates == {share: pytest.approx([0.01 * (1.0 - share)] * 3) for share in rates}
     after = dict(workflow.named_parameters())
@@ -157,5 +158,5 @@ def learners(workflow):
 
 def test_without_a_schedule_the_rate_is_the_optimisers():
     workflow = make_dreamer(lr=0.01)
-    workflow.update_agent(make_batch(), phase=phase(0.5))
+    assert "learning_rate" not in workflow.update_agent(make_batch(), phase=phase(0.5))
     assert [learner.optimizer.param_groups[0]["lr"] for learner in learners(workflow)] == [0.01] * 3

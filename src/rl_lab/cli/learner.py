@@ -31,9 +31,22 @@ def learner(
     from rl_lab.cli.train import existing, train, wanted
 
     with Reported(debug):
-        check_kind(wanted(overrides or [], existing(run_dir), config_dir, None), "a learner")
+        composed = wanted(overrides or [], existing(run_dir), config_dir, None)
+        check_kind(composed, "a learner")
+        _reject_samplers(composed)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     train(context, overrides, run_dir=run_dir, config_dir=config_dir, plugin=plugin, as_json=as_json, debug=debug)
+
+
+def _reject_samplers(composed: DictConfig) -> None:
+    from omegaconf import OmegaConf
+
+    from rl_lab.core.errors import UsageError
+
+    if (place := OmegaConf.select(composed, "transport.samplers")) is not None:
+        raise UsageError(
+            f"transport.samplers: {place} is for lab train; lab learner starts no actors, so it must be null"
+        )
 
 
 def check_kind(composed: DictConfig, who: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_lab.cli.options import ConfigDir, Debug, Overrides, Plugin
+from rl_lab.cli.options import ConfigDir, Debug, Json, Overrides, Plugin
 from rl_lab.cli.report import Reported
 from rl_lab.cli.sweep import Address, check_place
 
@@ -33,6 +34,7 @@ def start(
     address: Address = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run a learner and `transport.actors` actors; their logs are in the run's `logs`. Actors that die begin again."""
@@ -65,12 +67,22 @@ def start(
             told.unlink(missing_ok=True)  # of the learner before this one, on another port
         known = told if composed.transport.kind == "network" else path / "manifest.json"
         with _place(on, address, composed) as elsewhere:
-            typer.echo(f"run: {path}")
+            echo = partial(typer.echo, err=as_json)  # of what is printed, only the result is JSON
+            echo(f"run: {path}")
             actors = [
                 Member(name, each if elsewhere else [*lab, *each], elsewhere=elsewhere) for name, each in words.items()
             ]
-            code = Crew(learner, actors, path / "logs", typer.echo).run(known.is_file)
+            code = Crew(learner, actors, path / "logs", echo).run(known.is_file)
+        if as_json and code == 0:
+            _print_result(path)
         raise typer.Exit(code)
+
+
+def _print_result(path: Path) -> None:
+    from rl_lab.cli.running import print_results, result_of
+    from rl_lab.tracking.run_directory import RunDirectory
+
+    print_results([result_of(RunDirectory.open(path))], as_json=True)
 
 
 @contextmanager

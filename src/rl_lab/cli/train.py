@@ -59,9 +59,9 @@ def train(
         run = existing(run_dir)  # before the first process of several makes it
         composed = [wanted(each, run, config_dir, from_run) for each in lists]
         if composed[0].get("transport", {}).get("samplers") is not None:
-            other = {"--seed": len(lists) > 1, "--from-run": from_run, "--until": until, "--json": as_json}
+            other = {"--seed": len(lists) > 1, "--from-run": from_run, "--until": until}
             _start(composed[0].transport.samplers, [name for name, value in other.items() if value])(
-                lists[0], run_dir, config_dir=config_dir, plugin=plugin, debug=debug
+                lists[0], run_dir, config_dir=config_dir, plugin=plugin, as_json=as_json, debug=debug
             )
         with ranks_of(context, composed[0]) as ranks:
             make = partial(_job, run=run, run_dir=run_dir, plugins=plugin or [], ranks=ranks, quiet=as_json)

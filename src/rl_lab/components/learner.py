@@ -113,14 +113,19 @@ class Learner:
         self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
 
 
-def decay_rates(learners: Iterable[Learner | None], progress: float) -> float:
-    """Let the rates of those learners that there are fall linearly to 0; return what is left of the first one's."""
+def set_rates(
+    learners: Iterable[Learner | None], schedule: Literal["constant", "linear"], progress: float
+) -> dict[str, float]:
+    """Set the rates of those learners that there are; return the first one's as a metric. Constant ones are left alone.
+
+    `progress` is the share of the phase that is over: linear rates are 0 at its end.
+    """
     rates = []
     for learner in learners:
-        if learner is not None:
+        if learner is not None and schedule == "linear":
             rates.append(linear_decay(learner.initial_rate, progress))
             learner.set_rate(rates[-1])
-    return rates[0]
+    return {"learning_rate": rates[0]} if rates else {}
 
 
 def descend_together(loss: Tensor, learners: Iterable[Learner]) -> list[Tensor]:
@@ -170,13 +175,6 @@ def adam_step(slots: Iterable[AdamSlot], gradients: Iterable[Tensor], options: d
         slot.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         denominator = slot.square.sqrt() / (1 - beta2**slot.step).sqrt() + eps
         slot.parameter.sub_(slot.mean / denominator * (lr / (1 - beta1**slot.step)))
-
-
-def set_rates(learners: Iterable[Learner], schedule: Literal["constant", "linear"], progress: float) -> None:
-    """Set the learning rates of this share of a phase; constant ones are left alone."""
-    if schedule == "linear":
-        for learner in learners:
-            learner.set_rate(linear_decay(learner.initial_rate, progress))
 
 
 def frozen_copy(module: M) -> M:

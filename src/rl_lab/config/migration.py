@@ -54,7 +54,7 @@ def plan_migration(run: RunDirectory) -> Migration:
             files[path.name] = yaml.safe_dump(today, sort_keys=False)
     entries = [entry for entry in CheckpointStore(run.checkpoints).entries() if entry.schema_version < SCHEMA_VERSION]
     older = [entry.path.name for entry in entries if is_older(entry.schema_version)]
-    older += put_aside(run.checkpoints, _aside(run))  # by one that was killed
+    older += put_aside(_aside(run))  # by one that was killed
     lost = {entry.path.name: untranslated(entry.schema_version) for entry in entries}
     kept = {name: f"{what} cannot be said in today's layout" for name, what in lost.items() if what}
     return Migration(run, files, list(keys), sorted(older), kept)

@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rl_lab.core.observer import Observer
+from rl_lab.core.observer import Observation, Observer
 from rl_lab.core.spaces import EnvSpec
 
-Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
 Actions = Tensor | dict[str, Tensor]  # a dict where the spec's action is one; leading dimension is num_envs
 Instruction = Literal["hold", "fresh", "success", "failure", "abort"]  # the last three end the episode, and say how
 State = dict[str, Any]  # a tree of tensors, arrays, numbers and strings; see core.trees

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_lab.core.spaces import Box
 
-Observation = Tensor | dict[str, Tensor]
+Observation = Tensor | dict[str, Tensor]  # leading dimension is num_envs
 
 
 class Observer(nn.Module):

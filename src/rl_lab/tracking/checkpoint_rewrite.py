@@ -21,6 +21,7 @@ from rl_lab.tracking.checkpoint_files import (
 from rl_lab.tracking.checkpoint_migrations import untranslated
 from rl_lab.tracking.state_codec import Segments, encode
 
+_PENDING = "pending-"  # before the name of what lies aside until the new one is in its place
 _HEADER = ("serial", "counters", "phase", "score")
 
 
@@ -44,24 +45,28 @@ def rewrite(checkpoint: Path, aside: Path) -> None:
         remove_directory(fresh)
         raise CheckpointError(f"checkpoint {checkpoint} stays as it is: {error}") from error
     aside.mkdir(parents=True, exist_ok=True)
-    if (aside / checkpoint.name).exists():
-        remove_directory(checkpoint)
-    else:
-        os.rename(checkpoint, aside / checkpoint.name)
+    pending = aside / f"{_PENDING}{checkpoint.name}"
+    os.rename(checkpoint, pending)
     os.rename(fresh, checkpoint)
     fsync_directory(checkpoint.parent)
+    if (aside / checkpoint.name).exists():
+        remove_directory(pending)
+    else:
+        os.rename(pending, aside / checkpoint.name)
+    fsync_directory(aside)
 
 
-def put_aside(checkpoints: Path, aside: Path) -> list[str]:
-    """Return the names of what went aside without another in its place."""
-    names = sorted(path.name for path in aside.glob("[0-9]*"))
-    return [name for name in names if not (checkpoints / name).exists()]
+def put_aside(aside: Path) -> list[str]:
+    """Return the names of what went aside when writing anew was killed; one that is done may be pruned since."""
+    return sorted(path.name.removeprefix(_PENDING) for path in aside.glob(f"{_PENDING}*"))
 
 
 def bring_back(checkpoints: Path, aside: Path) -> None:
     """Put that back."""
-    for name in put_aside(checkpoints, aside):
-        os.rename(aside / name, checkpoints / name)
+    for name in put_aside(aside):
+        if (checkpoints / name).exists():
+            remove_directory(checkpoints / name)
+        os.rename(aside / f"{_PENDING}{name}", checkpoints / name)
 
 
 def _rewrite_files(source: Path, target: Path) -> None:

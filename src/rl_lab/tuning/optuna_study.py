@@ -187,17 +187,18 @@ def check_storage(name: str) -> None:
 
 
 def _database(name: str) -> optuna.storages.RDBStorage:
-    from sqlalchemy.engine import make_url
+    from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
     try:
-        shown = str(make_url(name))  # without its password
+        url = make_url(name)
     except ArgumentError as error:
         raise ConfigError("tune.storage: must be journal or a database such as sqlite:///study.db") from error
     try:
         return optuna.storages.RDBStorage(name)
     except (SQLAlchemyError, ImportError) as error:
         lines = str(error.orig if isinstance(error, DBAPIError) else error).splitlines() or [type(error).__name__]
+        shown = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)  # nothing secret
         raise ConfigError(f"tune.storage: cannot open {shown}: {lines[0]}") from error
 
 

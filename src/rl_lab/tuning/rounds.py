@@ -30,7 +30,7 @@ from rl_lab.tuning.sweep_directory import Trial
 from rl_lab.tuning.sweep_file import SweepFile
 from rl_lab.tuning.trial_configs import TrialConfigs
 
-TOTAL = "training.total_timesteps"
+TOTAL, SAMPLERS = "training.total_timesteps", "transport.samplers"
 _TRIES = 4  # values that no run can have, before a copy keeps those of its donor
 TellRound = Callable[[str], None]
 
@@ -184,6 +184,8 @@ def check_rounds(file: SweepFile, configs: TrialConfigs, options: Mapping[str, A
         raise ConfigError(f"seeds: every member of tune.{kind} is one run (give experiment.seed)")
     if TOTAL in file.space:
         raise ConfigError(f"sweep.{TOTAL}: members of tune.{kind} are compared at the same env steps")
+    if SAMPLERS in file.space or configs.known[SAMPLERS] is not None:
+        raise ConfigError(f"{SAMPLERS}: members of tune.{kind} pause at an env step, which a run with actors cannot")
     if options["trials"] < 2:
         raise ConfigError(f"tune.trials: tune.{kind} compares 2 members or more, not {options['trials']}")
     if not round_ends(options, configs):

@@ -144,7 +144,8 @@ class SweepDirectory:
         with open(file, "rb") as log:
             log.seek(max(self._log_starts.get(trial.name, 0), file.stat().st_size - _LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
-        return next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), None)
+        said = [line.removeprefix("learner | ") for line in lines]  # of a trial with actors of its own
+        return next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), None)
 
     def steps(self, trial: Trial) -> int:
         """Return how many env steps a trial has written rows of."""

@@ -189,24 +189,24 @@ class Dreamer(Workflow):
     @hook
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update world model, critic and actor on one batch."""
-        set_rates(self._learners, self.schedule, phase.progress)
+        rate = set_rates(self._learners, self.schedule, phase.progress)
         found = self._update_all(self._rows(batch))
         self._count_update()
-        return self._reported(*found)
+        return self._reported(*found, rate)
 
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Update the world model alone."""
-        set_rates(self._learners, self.schedule, phase.progress)
-        return self._reported(*self._update_model(self._rows(batch)))
+        rate = set_rates(self._learners, self.schedule, phase.progress)
+        return self._reported(*self._update_model(self._rows(batch)), rate)
 
     @hook
     def update_controller(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Update critic and actor alone, in dreams of a world model that stays as it is."""
-        set_rates(self._learners, self.schedule, phase.progress)
+        rate = set_rates((self.actors, self.critics, self.models), self.schedule, phase.progress)
         metrics = self._update_behavior(self._rows(batch))
         self._count_update()
-        return self._seeds.means(metrics)
+        return {**self._seeds.means(metrics), **rate}
 
     @hook(group="eval", is_update=False)
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
@@ -216,8 +216,8 @@ class Dreamer(Workflow):
     def _rows(self, batch: Batch) -> Batch:
         return self._seeds.split(read_rows(batch, tanh_rewards=self.tanh_rewards))
 
-    def _reported(self, metrics: dict[str, Tensor], latents: Latent) -> Metrics | Update:
-        metrics = self._seeds.means(metrics)
+    def _reported(self, learnt: dict[str, Tensor], latents: Latent, rate: dict[str, float]) -> Metrics | Update:
+        metrics: Metrics = {**self._seeds.means(learnt), **rate}
         return Update(metrics, {LATENT: self._seeds.merge(latents)}) if self.store_latents else metrics
 
     def _count_update(self) -> None:

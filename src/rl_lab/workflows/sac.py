@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rl_lab.components.action_values import ActionValues, ValueRange, descend_critics, random_members
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import reject_long_warm_up
-from rl_lab.components.learner import Learner, decay_rates, frozen_copy, polyak, trained
+from rl_lab.components.learner import Learner, frozen_copy, polyak, set_rates, trained
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
 from rl_lab.components.policies import CategoricalPolicy, Mask, Policy, SquashedPolicy
 from rl_lab.components.squashed_heads import PolicyKind, squashed_head
@@ -186,9 +186,7 @@ class SAC(Workflow):
         """Descend the losses of critics, policy and temperature on one batch, and move the targets."""
         self.num_updates += 1
         update = self._update_all if self.num_updates % self.policy_delay == 0 else self._update_critic
-        rate = {}
-        if self.learning_rate_schedule == "linear":
-            rate["learning_rate"] = decay_rates((self.critics, self.actors, self.alphas), phase.progress)
+        rate = set_rates((self.critics, self.actors, self.alphas), self.learning_rate_schedule, phase.progress)
         learnt, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
         metrics: Metrics = {**learnt, **rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics

@@ -18,7 +18,7 @@ from rl_lab.components.action_values import ActionValues, ValueRange, descend_cr
 from rl_lab.components.array_mlp import fast_forward
 from rl_lab.components.continuous_actions import ActionScale
 from rl_lab.components.exploration import ActionNoise, NoiseKind, reject_long_warm_up
-from rl_lab.components.learner import Learner, decay_rates, frozen_copy, polyak, trained
+from rl_lab.components.learner import Learner, frozen_copy, polyak, set_rates, trained
 from rl_lab.components.mlp import orthogonal_linear
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
 from rl_lab.components.precision import in_float32
@@ -204,9 +204,7 @@ class TD3(Workflow):
         """Descend the critics' loss on one batch; when their turn has come, move policy and targets too."""
         self.num_updates += 1
         update = self._update_all if self.num_updates % self.policy_delay == 0 else self._update_critic
-        rate = {}
-        if self.learning_rate_schedule == "linear":
-            rate["learning_rate"] = decay_rates((self.critics, self.actors), phase.progress)
+        rate = set_rates((self.critics, self.actors), self.learning_rate_schedule, phase.progress)
         learnt, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
         metrics: Metrics = {**learnt, **rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
