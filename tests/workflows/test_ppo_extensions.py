@@ -13,9 +13,9 @@ from rl_lab.config.targets import Targets
 from rl_lab.core import ConfigError, tree_map
 from rl_lab.environments.pendulum import Pendulum
 from rl_lab.tracking.fingerprint import fingerprint
+from tests.no_looks import NoLooks
 from tests.workflows.parts import collect, make_collector, make_ppo, phase
 from tests.workflows.teaching import TINY, composed, newest_state, train
-from tests.workflows.test_ppo import NoHostSync
 
 torch.set_num_threads(1)
 EXPERIMENTS = ("ppo_amp_circle", "ppo_estimator_pendulum", "ppo_pendulum_symmetric", "ppo_rnd_lock")
@@ -60,7 +60,7 @@ def test_all_of_them_together(tmp_path):
 def test_nothing_waits_for_the_device(experiment, tmp_path):
     parts = assemble(composed(experiment, tmp_path, *TINY, "experiment.device=cpu"), Targets(AllowList()))
     workflow, collector = parts.workflow, make_collector(parts.env)
-    for watch in (nullcontext(), NoHostSync()):
+    for watch in (nullcontext(), NoLooks()):
         batch = collect(collector, workflow, 4)
         obs, first = tree_map(lambda x: x[0], batch["observations"]), batch["is_first"][0]
         with watch:

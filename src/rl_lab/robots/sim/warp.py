@@ -95,8 +95,7 @@ class WarpSim(TensorSim):
         super().__init__(model, num_envs, torch.device(device), dump_dir)
         if self.device.type == "cuda" and self.device.index is None:  # Warp wants its number
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self._is_in_order = deterministic
-        self.deterministic = deterministic and self.device.type == "cpu"  # on a GPU last bits were seen to differ
+        self._is_in_order, self.deterministic = deterministic, deterministic and self.device.type == "cpu"
         self._place = wp.device_from_torch(self.device)
         self.uses_graphs = self._place.is_cuda and wp.is_mempool_enabled(self._place)
         with wp.ScopedDevice(self._place):
