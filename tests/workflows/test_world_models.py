@@ -500,8 +500,8 @@ def test_a_phase_lasts_as_many_generations_as_it_says(tmp_path):
     """However many rollouts a generation takes: those that do not end it are no updates."""
     phases = LISTED.replace("duration_steps:96,hooks:[{collect:4}", "duration_updates:2,hooks:[{collect:4}")
     stretch = phases[: phases.index(",{name:dream")]
-    small = [*ALL[:2], "algorithm.population=2", f"training.phases=[{stretch}]"]
-    state = run_tiny(small, RunDirectory.create(tmp_path, "run", 1))
+    short = ["environment.max_episode_steps=6", "algorithm.population=2", "algorithm.num_rollouts=1"]
+    state = run_tiny([*ALL[:2], *short, f"training.phases=[{stretch}]"], RunDirectory.create(tmp_path, "run", 1))
     assert int(state["workflow"]["population.generation"]) == 2
     assert state["counters"]["updates"] == 3 + 3 + 1 + 2  # vae, memory, encode, generations
 
