@@ -7,9 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
+settings.register_profile("repeatable", derandomize=True)  # a change passes or fails, whenever it is tested
+settings.load_profile("repeatable")
 APART = {"test_docs.py", "test_kill_resume.py"}  # long tests that share nothing; those of other files share fixtures
 
 

@@ -67,7 +67,7 @@ def kill_at_a_random_moment(process, run, rng):
     return any(name.startswith(".tmp-") for name in checkpoints(run))
 
 
-@pytest.mark.parametrize(("experiment", "kills"), [("ppo_cartpole", 20), ("ppo_cartpole_recurrent", 10)])
+@pytest.mark.parametrize(("experiment", "kills"), [("ppo_cartpole", 8), ("ppo_cartpole_recurrent", 5)])
 def test_killed_runs_end_in_the_same_bits(experiment, kills, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train = ["train", f"+experiment={experiment}", *SMALL, "--run-dir"]

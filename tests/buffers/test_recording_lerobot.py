@@ -198,7 +198,7 @@ def test_chunks_of_a_recorded_dataset_never_cross_an_episode(lengths, pieces, ch
         buffer = recording(Path(folder))
         for piece in cut(rows, pieces):
             buffer.add(piece)
-        chunk = min(chunk, max(lengths))  # a longer one is refused
+        chunk, history = min(chunk, max(lengths)), min(history, max(lengths))  # longer ones are refused
         into = partial(EpisodeBuffer, batch_size=64, chunk_length=chunk, history=history)
         batch = DatasetBuffer(f"{folder}/dataset", into, keep_last_step=True).sample()
     here = batch["observations"]["state"][:, -1, 0].long().numpy()  # [B], which is the number of the step
