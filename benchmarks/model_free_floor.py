@@ -87,7 +87,8 @@ def main() -> None:
 
 def measure(task: str) -> dict[str, Any]:
     """Return the row of a task."""
-    count, overrides = UPDATES_PER_ROUND.get(task, 1), OVERRIDES.get(task, ())
+    threads, count = torch.get_num_threads(), UPDATES_PER_ROUND.get(task, 1)
+    overrides = (f"experiment.num_threads={threads}", *OVERRIDES.get(task, ()))
     eager, _, _ = prepare(task, "eager", "cpu", *overrides)
     with Products() as products:
         repeated(eager, count)
@@ -98,7 +99,7 @@ def measure(task: str) -> dict[str, Any]:
     env_us = environment_us(ENVIRONMENTS[task])
     return {
         "task": task,
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "products": sum(products.seen.values()) / count,
         "mflop": round(2 * multiplications / count / 1e6, 1),
         "products_us": round(products_us, 1),
