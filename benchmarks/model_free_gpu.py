@@ -129,8 +129,11 @@ def run_peer(command: list[str]) -> dict[str, Any]:
     return row
 
 
-def prepare(task: str, way: str, device: str) -> tuple[Callable[[], Any], torch.Tensor, float]:
-    """Return an update to call, the parameters after ten of them, and how long the first four took."""
+def prepare(task: str, way: str, device: str, *further: str) -> tuple[Callable[[], Any], torch.Tensor, float]:
+    """Return an update to call, the parameters after ten of them, and how long the first four took.
+
+    `further` overrides the task's settings.
+    """
     overrides = [
         f"+experiment={task}",
         f"experiment.device={device}",
@@ -138,6 +141,7 @@ def prepare(task: str, way: str, device: str) -> tuple[Callable[[], Any], torch.
         "experiment.deterministic=false",
         "environment.num_envs=1",
         *TASKS[task],
+        *further,
     ]
     parts = assemble(compose(overrides), Targets(AllowList()))
     buffer = parts.context.buffers["replay"]
