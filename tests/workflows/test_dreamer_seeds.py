@@ -31,8 +31,9 @@ CLOSE = {"rel": 1e-4, "abs": 1e-5}
 SMOOTH = [f"++optimizers.{name}.eps=0.1" for name in NAMES]
 
 
-def make(preset, env, *, seed=1, num=1, way="eager"):
+def make(preset, env, *, seed=1, num=1, way="eager", device="cpu"):
     options = [f"experiment.seed={seed}", f"experiment.num_seeds={num}", f"experiment.compile={way}", *SMOOTH]
+    options.append(f"experiment.device={device}")
     if preset == "dreamer_v3":
         options += [f"optimizers.{name}.{key}" for name in NAMES for key in ("warmup=0", "lr=0.01")]
     composed = compose([f"+preset={preset}", f"+environment={env}", "budget=tiny", *SIZES, *options])
@@ -47,11 +48,15 @@ def same_noise(monkeypatch):
         shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
         if (real, shape) not in drawn:
             drawn[real, shape] = real(shape, generator=torch.Generator().manual_seed(7))
-        return drawn[real, shape].clone()
+        return drawn[real, shape].to(options.get("device") or "cpu", copy=True)
 
     for name in ("rand", "randn"):
         monkeypatch.setattr(torch, name, partial(fixed, getattr(torch, name)))
-    monkeypatch.setattr(OneHot, "noise", staticmethod(lambda shape, device: -(-torch.rand(shape).log()).log()))
+    monkeypatch.setattr(OneHot, "noise", staticmethod(lambda shape, device: gumbel(torch.rand(shape, device=device))))
+
+
+def gumbel(uniform):
+    return -(-uniform.log()).log()
 
 
 def update(workflow, batch, hook="update_agent"):
@@ -67,14 +72,14 @@ PRESETS = [
 ]
 
 
-def alone_and_together(preset, env, monkeypatch):
+def alone_and_together(preset, env, monkeypatch, device="cpu"):
     """Return agents that are trained alone, their batches, and the same agents as one."""
-    alone = [make(preset, env, seed=1 + agent) for agent in range(NUM)]
+    alone = [make(preset, env, seed=1 + agent, device=device) for agent in range(NUM)]
     batches = []
     for made in alone:
         made.context.buffers["replay"].add(collect(make_collector(made.env), made.workflow, 40))
         batches.append(made.context.buffers["replay"].sample())
-    together = make(preset, env, num=NUM).workflow
+    together = make(preset, env, num=NUM, device=device).workflow
     same_noise(monkeypatch)
     return [made.workflow for made in alone], batches, together
 
@@ -117,6 +122,20 @@ def test_gradients_are_those_of_agents_alone_as_a_gpu_computes_them(preset, monk
     for agent, expected in enumerate(single):
         for mine, own in zip(found, expected, strict=True):
             assert (mine[agent] - own).norm() <= 1e-5 * own.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("preset", "env"), PRESETS)
+def test_an_update_is_that_of_agents_alone_on_a_gpu(preset, env, monkeypatch):
+    alone, batches, together = alone_and_together(preset, env, monkeypatch, "cuda")
+    rows = [update(agent, batch)[0] for agent, batch in zip(alone, batches, strict=True)]
+    found, _ = update(together, tree_cat(batches))
+    for name in rows[0]:
+        own = [float(row[name]) for row in rows]
+        assert [float(found[f"{name}/seed_{agent}"]) for agent in range(NUM)] == pytest.approx(own, **CLOSE), name
+    for agent, workflow in enumerate(alone):
+        for name, own in workflow.state_dict().items():
+            torch.testing.assert_close(together.state_dict()[name][agent], own, rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_each_agent_decides_for_its_own_environments(monkeypatch):
