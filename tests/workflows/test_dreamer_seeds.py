@@ -32,11 +32,12 @@ SMOOTH = [f"++optimizers.{name}.eps=0.1" for name in NAMES]
 
 
 def make(preset, env, *, seed=1, num=1, way="eager", device="cpu"):
-    options = [f"experiment.seed={seed}", f"experiment.num_seeds={num}", f"experiment.compile={way}", *SMOOTH]
+    options = [f"experiment.seed={seed}", f"experiment.num_seeds={num}", f"experiment.compile={way}"]
+    options += PLANET if preset == "planet" else (*SIZES, *SMOOTH)
     options.append(f"experiment.device={device}")
     if preset == "dreamer_v3":
         options += [f"optimizers.{name}.{key}" for name in NAMES for key in ("warmup=0", "lr=0.01")]
-    composed = compose([f"+preset={preset}", f"+environment={env}", "budget=tiny", *SIZES, *options])
+    composed = compose([f"+preset={preset}", f"+environment={env}", "budget=tiny", *options])
     return assemble(composed, Targets(AllowList()))
 
 
@@ -59,8 +60,9 @@ def gumbel(uniform):
     return -(-uniform.log()).log()
 
 
-def update(workflow, batch, hook="update_agent"):
-    found = getattr(workflow, hook)(batch, phase=phase())
+def update(workflow, batch):
+    hook = workflow.update_agent if "update_agent" in workflow.hooks() else workflow.update_world_model
+    found = hook(batch, phase=phase())
     return (found.metrics, found.write_back) if isinstance(found, Update) else (found, {})
 
 
@@ -69,7 +71,13 @@ PRESETS = [
     ("dreamer_v3_2023", "tensor_pendulum"),
     ("dreamer_v2_discrete", "tensor_cartpole"),
     ("dreamer_v1", "tensor_pendulum"),
+    ("planet", "tensor_pendulum"),
 ]
+PLANET = (
+    *(option for option in SIZES if not option.startswith("algorithm.horizon")),
+    *("algorithm.random_steps=10_000", "++optimizers.world_model.eps=0.1", "components.planner.warm_start=true"),
+    *(f"components.planner.{option}" for option in ("num_candidates=20", "num_elites=4", "num_iterations=3")),
+)
 
 
 def alone_and_together(preset, env, monkeypatch, device="cpu"):
@@ -152,6 +160,25 @@ def test_each_agent_decides_for_its_own_environments(monkeypatch):
         for key, value in follows.items():
             torch.testing.assert_close(after[key].chunk(NUM)[agent], value, rtol=1e-5, atol=1e-6)
     assert set(extras["latent"]) == {"deter", "stoch"}
+
+
+def test_each_agent_plans_in_its_own_model(monkeypatch):
+    alone, _, together = alone_and_together("planet", "tensor_pendulum", monkeypatch)
+    obs, is_first = torch.randn(NUM, 2, 3), torch.tensor([True, False])
+    carry = tree_map(torch.randn_like, together.initial_carry(NUM * 2))
+    options, expected = {"explore": False, "step": 10**6}, []
+    for agent, workflow in enumerate(alone):
+        own = {key: value.chunk(NUM)[agent] for key, value in carry.items()}
+        dream = workflow.imagine(Latent(own["deter"], own["stoch"]))
+        expected.append((*workflow.act(obs[agent], own, is_first=is_first, **options), dream))
+    actions, _, after = together.act(obs.flatten(0, 1), carry, is_first=is_first.repeat(NUM), **options)
+    all_of = together.imagine(Latent(carry["deter"], carry["stoch"]))
+    for agent, (mine, _, follows, dream) in enumerate(expected):
+        pairs = [(actions, mine), *((after[key], value) for key, value in follows.items())]
+        pairs += [(all_of[field].transpose(0, 1), leaf.transpose(0, 1)) for field, leaf in enumerate(dream)]
+        for found, own in pairs:
+            torch.testing.assert_close(found.chunk(NUM)[agent], own, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(expected[0][0], expected[1][0])
 
 
 def test_each_agent_imagines_with_its_own_weights(monkeypatch):
