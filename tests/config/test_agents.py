@@ -43,7 +43,7 @@ def test_copies_of_all_agents():
     [
         (
             ("+experiment=ppo_cartpole", "experiment.num_seeds=8"),
-            "experiment.num_seeds: PPO trains one agent at a time, not 8 (workflows that can: Dreamer; any: "
+            "experiment.num_seeds: PPO trains one agent at a time, not 8 (workflows that can: Dreamer, PlaNet; any: "
             "experiment.seed=1,2,3, one after another)",
         ),
         ((*SMALL, "experiment.num_seeds=0"), "experiment.num_seeds: must be greater than or equal to 1"),

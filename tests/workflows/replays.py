@@ -71,7 +71,11 @@ class Updates:
 
 
 def assert_alike(found, expected, *, rtol=2e-3, atol=2e-4, gradients=1e-2):
-    """Compare calls that replay: metrics, what is written back, and the gradients that the optimisers saw."""
+    """Compare calls that replay: metrics, what is written back, and the gradients that the optimisers saw.
+
+    A bias before a normalisation that takes it away again has no gradient but rounding, which is nowhere the same: of
+    moments, a hundred thousandth of the largest of their kind is nothing.
+    """
     for (metrics, written, state), (own_metrics, own_written, own_state) in zip(
         found[WARM_UP_CALLS:], expected[WARM_UP_CALLS:], strict=True
     ):
@@ -83,12 +87,12 @@ def assert_alike(found, expected, *, rtol=2e-3, atol=2e-4, gradients=1e-2):
             torch.testing.assert_close(
                 written[name], value, rtol=1e-2, atol=1e-3, msg=lambda text, n=name: f"{n}: {text}"
             )
-        moved = 0
-        for name, value in own_state.items():
-            if name.rpartition("/")[-1] in MOMENTS:
-                assert (state[name] - value).norm() <= gradients * value.norm() + 1e-9, name
-                moved += bool(value.any())
-        assert moved  # something was learned
+        for kind in MOMENTS:
+            moments = {name: value for name, value in own_state.items() if name.rpartition("/")[-1] == kind}
+            nothing = 1e-5 * max((float(value.norm()) for value in moments.values()), default=0.0)
+            for name, value in moments.items():
+                assert (state[name] - value).norm() <= gradients * value.norm() + nothing, name
+        assert any(value.any() for name, value in own_state.items() if name.rpartition("/")[-1] in MOMENTS)
 
 
 def assert_the_same_bits(found, expected):

@@ -31,11 +31,13 @@ CLOSE = {"rel": 1e-4, "abs": 1e-5}
 SMOOTH = [f"++optimizers.{name}.eps=0.1" for name in NAMES]
 
 
-def make(preset, env, *, seed=1, num=1, way="eager"):
-    options = [f"experiment.seed={seed}", f"experiment.num_seeds={num}", f"experiment.compile={way}", *SMOOTH]
+def make(preset, env, *, seed=1, num=1, way="eager", device="cpu"):
+    options = [f"experiment.seed={seed}", f"experiment.num_seeds={num}", f"experiment.compile={way}"]
+    options += PLANET if preset == "planet" else (*SIZES, *SMOOTH)
+    options.append(f"experiment.device={device}")
     if preset == "dreamer_v3":
         options += [f"optimizers.{name}.{key}" for name in NAMES for key in ("warmup=0", "lr=0.01")]
-    composed = compose([f"+preset={preset}", f"+environment={env}", "budget=tiny", *SIZES, *options])
+    composed = compose([f"+preset={preset}", f"+environment={env}", "budget=tiny", *options])
     return assemble(composed, Targets(AllowList()))
 
 
@@ -47,15 +49,20 @@ def same_noise(monkeypatch):
         shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
         if (real, shape) not in drawn:
             drawn[real, shape] = real(shape, generator=torch.Generator().manual_seed(7))
-        return drawn[real, shape].clone()
+        return drawn[real, shape].to(options.get("device") or "cpu", copy=True)
 
     for name in ("rand", "randn"):
         monkeypatch.setattr(torch, name, partial(fixed, getattr(torch, name)))
-    monkeypatch.setattr(OneHot, "noise", staticmethod(lambda shape, device: -(-torch.rand(shape).log()).log()))
+    monkeypatch.setattr(OneHot, "noise", staticmethod(lambda shape, device: gumbel(torch.rand(shape, device=device))))
 
 
-def update(workflow, batch, hook="update_agent"):
-    found = getattr(workflow, hook)(batch, phase=phase())
+def gumbel(uniform):
+    return -(-uniform.log()).log()
+
+
+def update(workflow, batch):
+    hook = workflow.update_agent if "update_agent" in workflow.hooks() else workflow.update_world_model
+    found = hook(batch, phase=phase())
     return (found.metrics, found.write_back) if isinstance(found, Update) else (found, {})
 
 
@@ -64,17 +71,23 @@ PRESETS = [
     ("dreamer_v3_2023", "tensor_pendulum"),
     ("dreamer_v2_discrete", "tensor_cartpole"),
     ("dreamer_v1", "tensor_pendulum"),
+    ("planet", "tensor_pendulum"),
 ]
+PLANET = (
+    *(option for option in SIZES if not option.startswith("algorithm.horizon")),
+    *("algorithm.random_steps=10_000", "++optimizers.world_model.eps=0.1", "components.planner.warm_start=true"),
+    *(f"components.planner.{option}" for option in ("num_candidates=20", "num_elites=4", "num_iterations=3")),
+)
 
 
-def alone_and_together(preset, env, monkeypatch):
+def alone_and_together(preset, env, monkeypatch, device="cpu"):
     """Return agents that are trained alone, their batches, and the same agents as one."""
-    alone = [make(preset, env, seed=1 + agent) for agent in range(NUM)]
+    alone = [make(preset, env, seed=1 + agent, device=device) for agent in range(NUM)]
     batches = []
     for made in alone:
         made.context.buffers["replay"].add(collect(make_collector(made.env), made.workflow, 40))
         batches.append(made.context.buffers["replay"].sample())
-    together = make(preset, env, num=NUM).workflow
+    together = make(preset, env, num=NUM, device=device).workflow
     same_noise(monkeypatch)
     return [made.workflow for made in alone], batches, together
 
@@ -119,6 +132,20 @@ def test_gradients_are_those_of_agents_alone_as_a_gpu_computes_them(preset, monk
             assert (mine[agent] - own).norm() <= 1e-5 * own.norm()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("preset", "env"), PRESETS)
+def test_an_update_is_that_of_agents_alone_on_a_gpu(preset, env, monkeypatch):
+    alone, batches, together = alone_and_together(preset, env, monkeypatch, "cuda")
+    rows = [update(agent, batch)[0] for agent, batch in zip(alone, batches, strict=True)]
+    found, _ = update(together, tree_cat(batches))
+    for name in rows[0]:
+        own = [float(row[name]) for row in rows]
+        assert [float(found[f"{name}/seed_{agent}"]) for agent in range(NUM)] == pytest.approx(own, **CLOSE), name
+    for agent, workflow in enumerate(alone):
+        for name, own in workflow.state_dict().items():
+            torch.testing.assert_close(together.state_dict()[name][agent], own, rtol=1e-5, atol=1e-5, msg=name)
+
+
 def test_each_agent_decides_for_its_own_environments(monkeypatch):
     alone, _, together = alone_and_together("dreamer_v3", "tensor_cartpole", monkeypatch)
     obs, is_first = torch.randn(NUM, 2, 4), torch.tensor([True, False])
@@ -133,6 +160,25 @@ def test_each_agent_decides_for_its_own_environments(monkeypatch):
         for key, value in follows.items():
             torch.testing.assert_close(after[key].chunk(NUM)[agent], value, rtol=1e-5, atol=1e-6)
     assert set(extras["latent"]) == {"deter", "stoch"}
+
+
+def test_each_agent_plans_in_its_own_model(monkeypatch):
+    alone, _, together = alone_and_together("planet", "tensor_pendulum", monkeypatch)
+    obs, is_first = torch.randn(NUM, 2, 3), torch.tensor([True, False])
+    carry = tree_map(torch.randn_like, together.initial_carry(NUM * 2))
+    options, expected = {"explore": False, "step": 10**6}, []
+    for agent, workflow in enumerate(alone):
+        own = {key: value.chunk(NUM)[agent] for key, value in carry.items()}
+        dream = workflow.imagine(Latent(own["deter"], own["stoch"]))
+        expected.append((*workflow.act(obs[agent], own, is_first=is_first, **options), dream))
+    actions, _, after = together.act(obs.flatten(0, 1), carry, is_first=is_first.repeat(NUM), **options)
+    all_of = together.imagine(Latent(carry["deter"], carry["stoch"]))
+    for agent, (mine, _, follows, dream) in enumerate(expected):
+        pairs = [(actions, mine), *((after[key], value) for key, value in follows.items())]
+        pairs += [(all_of[field].transpose(0, 1), leaf.transpose(0, 1)) for field, leaf in enumerate(dream)]
+        for found, own in pairs:
+            torch.testing.assert_close(found.chunk(NUM)[agent], own, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(expected[0][0], expected[1][0])
 
 
 def test_each_agent_imagines_with_its_own_weights(monkeypatch):

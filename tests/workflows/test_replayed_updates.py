@@ -42,6 +42,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 def make(case, way, *, device="cpu", **options):
     """Return a small agent, the same for the same case."""
     overrides, named = CASES[case]
+    if "+experiment=flow_pusht" in overrides:
+        pytest.importorskip("gym_pusht")
     return Updates(overrides, **named, device=device, compile=way, **options)
 
 

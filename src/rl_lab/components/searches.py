@@ -43,7 +43,7 @@ class NumberSearch:
         """Return sequences [H, N, count, A]."""
         steps, num_envs, dim = self.centre.shape
         noise = torch.randn(steps, num_envs, count, dim, device=self.centre.device)
-        return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp_(-1.0, 1.0)
+        return torch.addcmul(self.centre.unsqueeze(2), self.std.unsqueeze(2), noise).clamp(-1.0, 1.0)
 
     def refitted(self, elites: Tensor, weights: Tensor, momentum: float = 0.0) -> NumberSearch:
         """Return the search with mean and spread of elites [H, N, E, A], weighted by [N, E].

@@ -20,7 +20,7 @@ from rl_lab.core.workflow import Workflow
 from rl_lab.orchestration.per_seed import PerSeedBuffer
 from rl_lab.orchestration.static_step import StaticSteps
 
-ABLE = "Dreamer"  # of the packaged workflows
+ABLE = "Dreamer, PlaNet"  # of the packaged workflows
 
 
 def reject_seeds(config: Mapping[str, Any], targets: Targets) -> None:

@@ -52,6 +52,8 @@ class PlaNet(Workflow):
         max_grad_norm: Longest gradient of the world model; null leaves it free.
     """
 
+    batches_seeds = True
+
     def __init__(
         self,
         *,
@@ -72,20 +74,21 @@ class PlaNet(Workflow):
             raise ConfigError("components.world_model: needs a WorldModel")
         if not isinstance(planner, Planner):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
-        model.bind(context.spec, "PlaNet", context.fuse)
-        self._device, self.code = context.device, model.action_code
+        model.bind(context.spec, "PlaNet", context.fuse, context.seeds)
+        self._device, self.code, self._seeds = context.device, model.action_code, context.seeds
         planner.reject_horizon(context.spec)
         self.world_model, self.planner = model.to(self._device), planner
         bound, joined = self.max_grad_norm, split_weights(model)
         self.models = Learner(
             context, "world_model", trained(model), lr=1e-3, eps=1e-4, max_grad_norm=bound, joined=joined
         )
-        self._update = context.static(self._learn)
+        self._update = context.static(lambda batch: self._learn(self._seeds.split(batch)))
         self._decisions = Decisions(self._decide, context)
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state before an episode, the action before it and, if the planner wants one, an open plan."""
-        latent = self.world_model.initial(num_envs, self._device)
+        own = partial(self.world_model.initial, num_envs // self._seeds.num, self._device)  # of one agent
+        latent = Latent(*self._seeds.rows(self, lambda: tuple(own()))())
         action = torch.zeros(num_envs, self.code.dim, device=self._device)
         belief = self.planner.initial_belief(num_envs, self.code, self._device)
         carry = {"deter": latent.deter.detach().clone(), "stoch": latent.stoch.detach().clone(), "action": action}
@@ -148,14 +151,17 @@ class PlaNet(Workflow):
     @hook
     def update_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Descend the world model's losses on one batch of sequences."""
-        return self._update(read_rows(batch))
+        return self._seeds.means(self._update(read_rows(batch)))
 
     @hook(group="eval", is_update=False)
     @torch.no_grad()
     def evaluate_world_model(self, batch: Batch, *, phase: Phase) -> Metrics:
-        """Report how well what follows the first rows of sequences is predicted, and what plans gain by it."""
+        """Report how well what follows the first rows is predicted, and what plans gain by it, by one agent."""
+        return self._seeds.first(self, self._evaluated)(self._seeds.split(read_rows(batch)), phase)
+
+    def _evaluated(self, batch: Batch, phase: Phase) -> Metrics:
         found = evaluate_predictions(self.world_model, batch, phase)
-        rows = tree_map(lambda leaf: leaf[:NUM_PLANNED, 0], read_rows(batch))
+        rows = tree_map(lambda leaf: leaf[:NUM_PLANNED, 0], batch)
         before = self.world_model.initial(len(rows["is_first"]), self._device)
         action = self.code.read(rows["actions"])
         latent = self.world_model.observe_step(before, action, rows["observations"], rows["is_first"])
@@ -167,11 +173,20 @@ class PlaNet(Workflow):
     def imagine(self, start: Latent, actions: Tensor | None = None) -> Dream:
         """Return what follows states [N, ...] when `actions` [H, N, A] are taken, or else those of a plan."""
         if actions is None:
-            worth = partial(self._worth, start)
-            actions = self.planner.plan(worth, len(start.deter), self.code, self._device).actions
-        later = self.world_model.rssm.imagine(start, actions)
+            actions = self._seeds.rows(self, self._planned, dim=1)(*start)
+        features = self._seeds.rows(self, self._visited, dim=1)(*start, actions.transpose(0, 1))
+        return Dream(features, actions)
+
+    def _planned(self, *start: Tensor) -> Tensor:
+        worth = partial(self._worth, Latent(*start))
+        return self.planner.plan(worth, len(start[0]), self.code, self._device).actions
+
+    def _visited(self, deter: Tensor, stoch: Tensor, actions: Tensor) -> Tensor:
+        """Return the features [H + 1, N, F] of states and of those that actions [N, H, A] lead to."""
+        start = Latent(deter, stoch)
+        later = self.world_model.rssm.imagine(start, actions.transpose(0, 1))
         visited = (torch.cat([first.unsqueeze(0), rest]) for first, rest in zip(start, later, strict=True))
-        return Dream(self.world_model.rssm.features(Latent(*visited)), actions)
+        return self.world_model.rssm.features(Latent(*visited))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         found = self.world_model.losses(batch)
