@@ -7,7 +7,9 @@ Trains by `lab train`, evaluates by `lab evaluate` on episodes that no run has s
     python benchmarks/diffusion_pusht.py                                           # a GPU: 30,000 updates each
     python benchmarks/diffusion_pusht.py --heads flow_pusht --minutes 6 --precision bfloat16
     python benchmarks/diffusion_pusht.py --heads diffusion_pusht_small --updates 20000 --precision float32
-    python benchmarks/diffusion_pusht.py --heads bc_pusht --updates 20000 --precision float32 --seeds 1 2 3
+    CLONES="--updates 20000 --precision float32 --parallel 2 --name bc_pusht"
+    python benchmarks/diffusion_pusht.py --heads bc_pusht --seeds 1 2 3 $CLONES
+    python benchmarks/diffusion_pusht.py --heads bc_pusht_single bc_pusht_whole bc_pusht_act bc_pusht_young $CLONES
     python benchmarks/diffusion_pusht.py --latency                                 # results/diffusion_latency.csv
 
 `--minutes` first measures the speed by a short run of the same config, and trains as many updates as fit: the learning
@@ -20,6 +22,8 @@ import argparse
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,12 @@ PUBLISHED = {  # most of the goal covered: of the best checkpoint / of the last 
     "diffusion_transformer_pusht": "0.95 / 0.79 (Chi et al., 2023: transformer on vectors, 90 demonstrations)",
     "diffusion_pusht_pixels": "0.957 and 64.2 % success (the authors' code), 0.959 and 63.8 % (lerobot), 500 episodes",
 }
+VARIANTS = {  # experiment and overrides: the same network, whose chunks are done in another way
+    "bc_pusht_single": ("bc_pusht", "algorithm.action_horizon=1"),
+    "bc_pusht_whole": ("bc_pusht", "algorithm.action_horizon=16"),
+    "bc_pusht_act": ("bc_pusht", "algorithm.action_horizon=1", "algorithm.ensemble_decay=0.01"),
+    "bc_pusht_young": ("bc_pusht", "algorithm.action_horizon=1", "algorithm.ensemble_decay=-0.3"),
+}
 PROBE_UPDATES = 600
 LATENCIES = {  # experiment and overrides: what a decision takes
     "U-Net 256-512-1024, DDIM 16": ("diffusion_pusht", "sampler=ddim", "num_sampling_steps=16"),
@@ -44,7 +54,8 @@ LATENCIES = {  # experiment and overrides: what a decision takes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heads", nargs="+", default=list(HEADS), help="experiments")
+    parser.add_argument("--heads", nargs="+", default=list(HEADS), help="experiments, or variants of them")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time, of a CPU's cores")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--updates", type=int, default=30_000)
     parser.add_argument("--minutes", type=float, help="of training; instead of --updates")
@@ -63,11 +74,13 @@ def main() -> None:
 
 def scores(arguments: argparse.Namespace, name: str) -> None:
     """Train and evaluate every head with every seed; rows of others that were measured before stay."""
-    for head in arguments.heads:
-        for seed in arguments.seeds:
-            row = measure(head, seed, arguments)
+    jobs = list(product(arguments.heads, arguments.seeds))
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        for future in as_completed([pool.submit(measure, head, seed, arguments) for head, seed in jobs]):
+            row = future.result()
             before = read_rows(ROOT / "benchmarks" / "results" / f"{name}.csv")
-            kept = [other for other in before if (other["experiment"], other["seed"]) != (head, str(seed))]
+            same = {"experiment": row["experiment"], "seed": str(row["seed"])}
+            kept = [other for other in before if {key: other[key] for key in same} != same]
             write_results(name, [*kept, row], episodes=arguments.episodes)
             print(markdown_table([*kept, row]), flush=True)
 
@@ -104,7 +117,9 @@ def train(
     shutil.rmtree(directory, ignore_errors=True)
     every = max(1, updates // max(1, arguments.evaluations))
     hooks = f"[update_policy, {{evaluate: {{every_updates: {every}}}}}]" if evaluates else "[update_policy]"
-    command = [*LAB, "train", f"+experiment={head}", f"experiment.seed={seed}", "--run-dir", str(directory)]
+    experiment, *options = VARIANTS.get(head, (head,))
+    command = [*LAB, "train", f"+experiment={experiment}", f"experiment.seed={seed}", *options]
+    command += ["--run-dir", str(directory)]
     command += [f"experiment.precision={arguments.precision}", f"training.phases.0.duration_updates={updates}"]
     command += [f"training.phases.0.workflow_hooks={hooks}", f"training.checkpoint_updates={updates}"]
     command += [f"logging.every_updates={max(1, updates // 30)}", *arguments.override]

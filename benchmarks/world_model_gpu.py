@@ -27,9 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +39,7 @@ STARTED = time.perf_counter()
 
 import torch  # noqa: E402
 from harness import RESULTS, markdown_table, provenance  # noqa: E402
+from staged import Staged  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from rl_lab.config.allow_list import AllowList  # noqa: E402
@@ -74,6 +73,7 @@ FRESH = ("dreamer_v3:1m:captured:bfloat16", "dreamer_v3:12m:captured:bfloat16")
 ALIKE = ("preset", "size", "way", "precision")
 PHASE = Phase("train", "online", (HookCall("collect"), HookCall("update_agent")), "steps", 1)
 ROWS, ROUNDS = 3_200, 5  # that are collected; of timing
+MANY = {"TORCHINDUCTOR_COMPILE_THREADS": "2"}  # of a process that gets ready beside others
 PENDULUMS = ("+environment=tensor_pendulum", "environment.num_envs=16")
 
 
@@ -92,16 +92,17 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        ready: list[Process] = []
+        ready: list[Staged] = []
         for case in (case for case in arguments.cases if case in arguments.fresh):
-            process = Process(case, arguments, Path(folder), is_fresh=True)
+            process = Staged(case, command(case, arguments), Path(folder))
             ready += [process] if process.is_ready(time.monotonic() + arguments.patience) else []
         others = [case for case in arguments.cases if case not in arguments.fresh]
-        waiting = [Process(case, arguments, Path(folder), is_fresh=False) for case in others]
+        waiting = [Staged(case, command(case, arguments), Path(folder), **MANY) for case in others]
         until = time.monotonic() + arguments.patience
         ready += [process for process in waiting if process.is_ready(until)]
         for process in ready:
             if (row := process.row()) is not None:
+                row |= {} if process.name in arguments.fresh else {"first_update_s": None, "ready_s": None}
                 rows.append(row)
                 print({key: value for key, value in row.items() if key != "losses"}, flush=True)
                 write(rows, arguments.out)
@@ -109,43 +110,10 @@ def main() -> None:
     print(markdown_table(shown))
 
 
-class Process:
-    """A case in a process of its own, with an empty cache: it gets ready, and is timed when it is told to."""
-
-    def __init__(self, case: str, arguments: argparse.Namespace, folder: Path, *, is_fresh: bool) -> None:
-        self.case, self._is_fresh, self._said = case, is_fresh, folder / f"{case}.txt"
-        command = [sys.executable, __file__, "--one", case, "--device", arguments.device]
-        variables = {"TORCHINDUCTOR_CACHE_DIR": str(folder / case.replace(":", "_"))}
-        if not is_fresh:  # many at a time
-            variables["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
-        with self._said.open("w") as said:
-            self._process = subprocess.Popen(
-                [*command, "--seconds", str(arguments.seconds)],
-                env=os.environ | variables,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
-
-    def is_ready(self, until: float) -> bool:
-        """Return whether it is ready before a moment of the monotonic clock; one that is not is ended."""
-        assert self._process.stdout is not None
-        found, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
-        if found and self._process.stdout.readline():  # an empty one: it is gone
-            return True
-        self._process.kill()
-        print(f"{self.case}: not ready. {self._said.read_text()[-1500:]}", flush=True)
-        return False
-
-    def row(self) -> dict[str, Any] | None:
-        """Let it be timed; return what it found."""
-        text, _ = self._process.communicate("go\n")
-        if self._process.returncode:
-            print(f"{self.case}: {self._said.read_text()[-1500:]}", flush=True)
-            return None
-        row = json.loads(text.splitlines()[-1])
-        return row if self._is_fresh else row | {"first_update_s": None, "ready_s": None}
+def command(case: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the command of the process of a case."""
+    options = ["--device", arguments.device, "--seconds", str(arguments.seconds)]
+    return [sys.executable, __file__, "--one", case, *options]
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:

@@ -48,6 +48,7 @@ TASKS = {
     "world_models_cartpole": Task(target=475.0),
     "world_models_cartpole_dream": Task(target=475.0),
     "tdmpc2_cartpole": Task(target=475.0, eval_frequency=1_000),
+    "tdmpc2_multitask": Task(target=17.4, eval_frequency=1_000, eval_episodes=60),  # what one task's policy would bring
     "tdmpc_dmc_cartpole_swingup": Task(
         target=800.0, eval_frequency=1_250, published=points(TDMPC, {5_000: 574, 7_500: 825, 12_500: 859})
     ),

@@ -8,6 +8,7 @@ from rl_lab.components.latent_encoder import TDMPC2_STYLE
 from rl_lab.components.latent_planning import LatentPlanning, discount_of
 from rl_lab.components.planners import MPPI
 from rl_lab.components.q_ensemble import QEnsemble
+from rl_lab.components.task_embedding import TaskEmbedding
 from rl_lab.components.world_actors import WorldActor
 from rl_lab.core import Box, ConfigError, Discrete, EnvSpec
 from rl_lab.ops.world_distributions import BoundedNormal
@@ -100,6 +101,13 @@ def test_the_policy_proposes_what_it_would_do_and_choices_only_where_they_are_al
 @pytest.mark.parametrize(("length", "expected"), [(500, 0.99), (50, 0.95), (125, 0.96), (5000, 0.995)])
 def test_longer_episodes_are_discounted_less(length, expected):
     assert discount_of(EnvSpec("x", Box((1,)), Discrete(2), length)) == pytest.approx(expected)
+
+
+def test_tasks_with_discounts_of_their_own_ask_for_no_other():
+    endless = EnvSpec("x", Box((1,)), Discrete(2))
+    assert discount_of(endless, tasks=TaskEmbedding(episode_steps=[250, 40])) is None
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma: episodes of 'x' have no limit"):
+        discount_of(endless, tasks=TaskEmbedding())
 
 
 def test_without_an_end_there_is_no_discount_to_compute():

@@ -119,6 +119,30 @@ def test_learners_that_descend_as_one_share_the_length_of_their_gradient(longest
 
 
 @pytest.mark.parametrize("is_traced", [False, True])
+def test_weight_decay_leaves_alone_what_it_shall_and_all_follow_the_rate(is_traced):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    other, factory = copy.deepcopy(net), partial(torch.optim.AdamW, lr=0.1, weight_decay=0.2)
+    learner = make_learner(net, factory, undecayed=[net[0].bias, *net[1].parameters(), net[2].bias])
+    matrices, rest = [other[0].weight, other[2].weight], [other[0].bias, *other[1].parameters(), other[2].bias]
+    optimizer = factory([{"params": matrices}, {"params": rest, "weight_decay": 0.0}])
+    assert [tuple(parameter.shape) for parameter in learner.parameters[:2]] == [(3, 4), (2, 3)]
+    torch.compiler.reset()
+    apply = torch.compile(learner.apply, backend="eager", fullgraph=True) if is_traced else learner.apply
+    for rate in (0.1, 0.05):
+        gradients = [torch.randn_like(parameter) for parameter in (*matrices, *rest)]
+        learner.set_rate(rate)
+        apply(tuple(gradients))
+        for parameter, gradient in zip((*matrices, *rest), gradients, strict=True):
+            parameter.grad = gradient.clone()
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    for mine, own in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, own)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
 @pytest.mark.parametrize(
     "factory", [partial(torch.optim.Adam, lr=0.1, fused=True), partial(torch.optim.AdamW, lr=0.1, weight_decay=0.1)]
 )

@@ -1,6 +1,8 @@
+import pytest
 import torch
 
-from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
+from rl_lab.core import CheckpointError
+from rl_lab.orchestration.optimizer_state import load_optimizer, load_optimizers, optimizer_state
 from rl_lab.tracking.state_codec import decode, encode
 
 
@@ -29,3 +31,11 @@ def test_state_survives_the_codec_and_brings_the_next_step_back():
     second.step()
     for other, parameter in zip(others, parameters, strict=True):
         assert torch.equal(other, parameter)
+
+
+def test_groups_of_another_size_are_named():
+    first, parameters = stepped(0.1)
+    grouped = torch.optim.Adam([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 0.2}])
+    message = r"^the checkpoint's optimiser 'policy' has groups of \[2\] parameters, not \[1, 1\]$"
+    with pytest.raises(CheckpointError, match=message):
+        load_optimizers({"policy": grouped}, {"policy": optimizer_state(first)}, with_options=True)

@@ -159,6 +159,23 @@ def test_same_seed_same_policy_other_seed_another(name):
     assert not torch.equal(runs[0], runs[2])
 
 
+@pytest.mark.parametrize(("name", "all_are"), [("transformer", False), ("diffusion", True)])
+def test_what_of_a_network_weight_decay_makes_smaller(name, all_are):
+    found = []
+    for decay in (0.0, 0.5):
+        buffer, optimizer = demonstrations(), partial(torch.optim.AdamW, lr=0.3, weight_decay=decay)
+        workflow = make_policy(generator=GENERATORS[name], buffer=buffer, optimizer=optimizer)
+        before = {name: weight.detach().clone() for name, weight in workflow.policy.named_parameters()}
+        workflow.update_policy(buffer.sample(), phase=phase())
+        found.append(dict(workflow.policy.named_parameters()))
+    shrunk = {key for key, weight in found[1].items() if not torch.equal(weight, found[0][key])}
+    for key in shrunk:  # a third of the rate, in the first of three updates of warm-up
+        torch.testing.assert_close(found[1][key], found[0][key] - 0.1 * 0.5 * before[key], rtol=1e-4, atol=1e-6)
+    matrices = {key for key, weight in before.items() if weight.ndim > 1 and not key.endswith("positions")}
+    assert shrunk == ({key for key, weight in before.items() if weight.any()} if all_are else matrices)
+    assert 4 < len(matrices) < len(before) / 2
+
+
 def test_the_average_acts_on_data_of_the_environments_own_range():
     buffer = demonstrations()
     workflow = make_policy(buffer=buffer, action_horizon=3)

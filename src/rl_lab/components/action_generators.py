@@ -26,6 +26,10 @@ class Denoiser(nn.Module, ABC):
         """Return what forward needs of the condition: computed once, however often noise is taken away."""
         return condition
 
+    def undecayed(self) -> Iterable[nn.Parameter]:
+        """Return parameters that weight decay leaves alone."""
+        return ()
+
     @abstractmethod
     def forward(self, noisy: Tensor, level: Tensor, prepared: Any) -> Tensor:
         """Return [B, length, action_dim] for noisy actions of that shape; `level` [B] or [1] is 0 without noise."""

@@ -44,6 +44,11 @@ class ActionTransformer(Denoiser):
         """Return the tokens of features [B, history, feature_dim]."""
         return self.embed_feature(condition)
 
+    def undecayed(self) -> list[nn.Parameter]:
+        """Return all that is no matrix: biases, norms and positions, as the authors have it."""
+        matrices = {id(layer.weight) for layer in self.modules() if isinstance(layer, nn.Linear)}
+        return [parameter for parameter in self.parameters() if id(parameter) not in matrices]
+
     def forward(self, noisy: Tensor, level: Tensor, prepared: Tensor) -> Tensor:
         """Return [B, length, action_dim]."""
         embedded = sinusoids(level, self.dim).expand(len(noisy), -1).unsqueeze(1)

@@ -127,13 +127,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float, *, in_tenso
 
     Where an alert has lowered the rate, it is so much lower than the schedule says.
     """
-    group = optimizer.param_groups[0]
-    rate *= group.get(RATE_SHARE, 1.0)
-    device = group["params"][0].device
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = torch.full((), rate, device=device) if in_tensor or device.type == "cuda" else rate
+    for group in optimizer.param_groups:
+        own, device = rate * group.get(RATE_SHARE, 1.0), group["params"][0].device
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(own)
+        else:
+            group["lr"] = torch.full((), own, device=device) if in_tensor or device.type == "cuda" else own
 
 
 def set_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:

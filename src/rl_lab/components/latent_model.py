@@ -41,9 +41,12 @@ class LatentState(NamedTuple):
         """Return the states at places of the first dimension."""
         return self.each(lambda leaf: leaf[index])
 
-    def discount(self, of_all: float) -> Tensor | float:
+    def discount(self, of_all: float | None) -> Tensor | float:
         """Return the discounts [...] of the states' tasks, or the one that all have."""
-        return of_all if self.gamma is None else self.gamma.squeeze(-1)
+        if self.gamma is not None:
+            return self.gamma.squeeze(-1)
+        assert of_all is not None
+        return of_all
 
 
 class LatentModel(nn.Module):

@@ -25,7 +25,7 @@ class LatentPlanning:
         actor: Proposes sequences, and says what is done after their end.
         critic: Says what that is worth.
         planner: Who searches.
-        discount: Per env step.
+        discount: Per env step; None: states know that of their task.
         reduction: Of the critics' values.
         num_proposals: Sequences that the policy proposes.
         fuse: Makes kernels of a step and of the value.
@@ -38,7 +38,7 @@ class LatentPlanning:
         critic: QEnsemble,
         planner: Planner,
         *,
-        discount: float,
+        discount: float | None,
         reduction: Reduction,
         num_proposals: int,
         fuse: Fuse = as_it_is,
@@ -104,11 +104,12 @@ class LatentPlanning:
         return torch.stack(actions).unflatten(1, (-1, self.num_proposals))
 
 
-def discount_of(spec: EnvSpec, gamma: float | None = None, tasks: TaskEmbedding | None = None) -> float:
-    """Return the discount of all tasks: that which was given, or by the length of episodes."""
-    if gamma is not None and tasks is not None and tasks.episode_steps is not None:
+def discount_of(spec: EnvSpec, gamma: float | None = None, tasks: TaskEmbedding | None = None) -> float | None:
+    """Return the discount of all tasks: that which was given, or by the length of episodes; None: each has its own."""
+    has_own = tasks is not None and tasks.episode_steps is not None
+    if gamma is not None and has_own:
         raise ConfigError(f"algorithm.gamma: {gamma} would be every task's, world_model.tasks.episode_steps say others")
-    if gamma is not None:
+    if gamma is not None or has_own:
         return gamma
     if spec.max_episode_steps is None:
         raise ConfigError(f"algorithm.gamma: episodes of {spec.id!r} have no limit that it could follow from (0 to 1)")

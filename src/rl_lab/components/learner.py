@@ -41,6 +41,7 @@ class Learner:
         max_grad_norm: Longest gradient; None leaves it free.
         eps: Of Adam, when the YAML says nothing.
         joined: Those of the parameters that are one tensor in parts, which LaProp clips together.
+        undecayed: Those of the parameters that weight decay leaves alone.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Learner:
         max_grad_norm: float | None = None,
         eps: float = 1e-8,
         joined: Iterable[Sequence[Tensor]] = (),
+        undecayed: Iterable[nn.Parameter] = (),
     ) -> None:
-        self.parameters = list(parameters)
+        groups = _by_decay(list(parameters), undecayed)
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
         self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
-        self.optimizer = context.optimizers.build(name, self.parameters, default=default)
+        self.optimizer = context.optimizers.build(name, groups, default=default)
         self.initial_rate = float(self.optimizer.param_groups[0]["lr"])  # what a schedule begins with
         self._step = bare_step(self.optimizer)
         set_capturable(self.optimizer, context.device)
@@ -85,7 +88,11 @@ class Learner:
             gradients = _shortened(gradients, norm, self._max_grad_norm, self._seeds)
         if torch.compiler.is_compiling():
             with torch.no_grad():
-                adam_step(self._slots, gradients, self.optimizer.param_groups[0])
+                begin = 0
+                for group in self.optimizer.param_groups:
+                    end = begin + len(group["params"])
+                    adam_step(self._slots[begin:end], gradients[begin:end], group)
+                    begin = end
         else:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 parameter.grad = gradient
@@ -111,6 +118,14 @@ class Learner:
         """Hold on to the optimiser's state, which loading replaces."""
         states = [(parameter, optimizer.state[parameter]) for parameter in self.parameters]
         self._slots = [AdamSlot(p, state["exp_avg"], state["exp_avg_sq"], state["step"]) for p, state in states]
+
+
+def _by_decay(parameters: list[nn.Parameter], undecayed: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return the groups of an optimiser: those that weight decay acts on, and then the others, if there are any."""
+    apart = {id(parameter) for parameter in undecayed}
+    decayed = {"params": [parameter for parameter in parameters if id(parameter) not in apart]}
+    others = [parameter for parameter in parameters if id(parameter) in apart]
+    return [decayed, {"params": others, "weight_decay": 0.0}] if others else [decayed]
 
 
 def set_rates(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,4 +34,11 @@ def load_optimizers(
     for name, optimizer in optimizers.items():
         if name not in states:
             raise CheckpointError(f"the checkpoint has no optimiser {name!r} (it has: {sorted(states)})")
+        given, wanted = (_sizes(each["param_groups"]) for each in (states[name], optimizer.state_dict()))
+        if given != wanted:
+            raise CheckpointError(f"the checkpoint's optimiser {name!r} has groups of {given} parameters, not {wanted}")
         load_optimizer(optimizer, states[name], with_options=with_options)
+
+
+def _sizes(groups: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]

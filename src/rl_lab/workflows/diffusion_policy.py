@@ -95,7 +95,12 @@ class DiffusionPolicy(ChunkWorkflow):
         policy = bound_policy(context.components, self.observation_range, action_dim=self.action_dim, **horizons)
         self.policy = policy.to(self._device)
         self.average = WeightAverage(self.policy, self.average_power, self.average_most)
-        self.learner = Learner(context, "policy", trained(self.policy), lr=1e-4, max_grad_norm=self.max_grad_norm)
+        self.learner = Learner(
+            *(context, "policy", trained(self.policy)),
+            lr=1e-4,
+            max_grad_norm=self.max_grad_norm,
+            undecayed=self.policy.generator.network.undecayed(),
+        )
         self.num_updates, self._has_ranges = 0, False
         ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
         self._loss, self._broadcast = context.fuse(self.policy.loss), Broadcast(self.policy, ranges)
