@@ -66,7 +66,7 @@ def rank_rows(count: wp.array[int], kinds: wp.array2d[int], names: wp.array2d[in
     world, row = wp.tid()
     rows = wp.min(count[world], kinds.shape[1])
     if row < rows:
-        kind, name, rank = wp.min(kinds[world, row], CONTACT), names[world, row], 0
+        kind, name, rank = wp.min(kinds[world, row], CONTACT), names[world, row], wp.int32(0)
         for other in range(rows):
             its_kind, its_name = wp.min(kinds[world, other], CONTACT), names[world, other]
             is_same = its_kind == kind and its_name == name
