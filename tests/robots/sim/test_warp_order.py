@@ -1,8 +1,10 @@
 """Contacts and rows that came in any order are put into the same one. Runs on a GPU, else with LAB_TEST_WARP=1."""
 
+import mujoco
 import numpy as np
 import pytest
 
+from rl_lab.core import ConfigError
 from rl_lab.robots.models.quadruped import quadruped
 from rl_lab.robots.models.scene import Physics, compile_scene
 from rl_lab.robots.sim import make_sim
@@ -72,3 +74,10 @@ def test_shuffled_contacts_come_back():
     sim._order.order_contacts(sim._m, sim._d)
     for name, values in arrays(contact, CONTACT).items():
         assert (values[:count] == before[name][:count]).all(), name
+
+
+@needs_warp
+def test_what_cannot_be_ordered_is_refused():
+    model = mujoco.MjModel.from_xml_string('<mujoco><option><flag sleep="enable"/></option></mujoco>')
+    with pytest.raises(ConfigError, match=r"simulation\.deterministic: the warp backend cannot repeat .* sleep"):
+        make_sim(model, 2, backend="warp", device=DEVICE, deterministic=True)

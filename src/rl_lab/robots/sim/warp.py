@@ -22,7 +22,7 @@ from rl_lab.robots.sim.rays import TERRAIN_GROUPS
 from rl_lab.robots.sim.sizes import DERIVED, constraint_room, contact_room
 from rl_lab.robots.sim.tensor_sim import REPLAYED, TensorSim, write_rows
 from rl_lab.robots.sim.warp_kernels import keep_rows, restore_columns, watch
-from rl_lab.robots.sim.warp_order import StableOrder, dense
+from rl_lab.robots.sim.warp_order import StableOrder, orderable
 
 wp.config.log_level = wp.LOG_WARNING  # every kernel that is loaded is an info
 wp.init()
@@ -62,7 +62,7 @@ class WarpSim(TensorSim):
         self._place = wp.device_from_torch(self.device)
         self.uses_graphs = self._place.is_cuda and wp.is_mempool_enabled(self._place)
         with wp.ScopedDevice(self._place):
-            placed = dense(model) if deterministic else model
+            placed = orderable(model) if deterministic else model
             self._m = self._put_model(placed, randomized)
             contacts, constraints = contacts or contact_room(model), constraints or constraint_room(model)
             self._d = mjw.make_data(placed, nworld=num_envs, nconmax=contacts, njmax=constraints)

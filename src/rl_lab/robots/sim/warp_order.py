@@ -13,6 +13,8 @@ from typing import Any
 import mujoco
 import warp as wp
 
+from rl_lab.core import ConfigError
+
 CONTACT_FIELDS = (
     *("dist", "pos", "frame", "includemargin", "friction", "solref", "solreffriction", "solimp"),
     *("dim", "geom", "worldid", "type", "geomcollisionid", "adhesion"),  # efc_address is written later
@@ -99,8 +101,12 @@ def follow_rows(count: wp.array[int], world: wp.array[int], ranks: wp.array2d[in
         rows[i, dim] = ranks[world[i], rows[i, dim]]
 
 
-def dense(model: mujoco.MjModel) -> mujoco.MjModel:
-    """Return the model with a dense Jacobian, the one whose rows can be moved; the physics is the same."""
+def orderable(model: mujoco.MjModel) -> mujoco.MjModel:
+    """Return the model with a dense Jacobian, whose rows can be moved; the physics is the same."""
+    sleeps = model.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+    if model.nflex or sleeps or model.opt.integrator == int(mujoco.mjtIntegrator.mjINT_DISCRETE):
+        what = "flexible bodies, bodies that sleep and the discrete integrator"
+        raise ConfigError(f"environment.simulation.deterministic: the warp backend cannot repeat {what} to the bit")
     model = copy(model)
     model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     return model
