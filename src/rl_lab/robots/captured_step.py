@@ -66,7 +66,7 @@ class Recording:
 
     def give_up(self) -> None:
         """Let generators draw again: torch does not take them out of a recording that broke."""
-        for generator in (self._generator, torch.cuda.default_generators[self._stream.device_index]):
+        for generator in (self._generator, torch.cuda.default_generators[self._stream.device.index]):
             generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self) -> None:
