@@ -64,6 +64,11 @@ class Recording:
         self._launches.append(self._graph.replay)
         self._graph = None
 
+    def give_up(self) -> None:
+        """Let generators draw again: torch does not take them out of a recording that broke."""
+        for generator in (self._generator, torch.cuda.default_generators[self._stream.device.index]):
+            generator.graphsafe_set_state(generator.clone_state())
+
     def replay(self) -> None:
         """Run all of it on the current stream."""
         for launch in self._launches:
@@ -182,26 +187,46 @@ class CapturedStep:
         for _ in range(TRIAL_STEPS):
             with self.kept():
                 self._function(actions)
+        try:
+            with _no_waiting(), self.kept():  # found here, it spoils no recording
+                self._function(actions)
+        except RuntimeError as error:
+            self._run_without(error)
         self._env.set_state(state)
-        self._record(actions)
+        if not self.is_impossible:
+            self._record(actions)
 
     def _record(self, actions: Tensor) -> None:
-        """Record a step, or say why that cannot be: a term of the user's own may look at values."""
+        """Record a step, or say why that cannot be."""
         self._actions, recording = actions.clone(), Recording(self._generator)
         self._sim.recording = recording
         try:
             with recording.record(), self._tensors.kept():
                 self._outcome = self._function(self._actions)
         except RuntimeError as error:
-            self.is_impossible = True
-            said = str(error).strip().splitlines()[0]
-            warnings.warn(
-                f"steps of the worlds run without CUDA graphs, and slower: {said}", RuntimeWarning, stacklevel=2
-            )
+            recording.give_up()
+            self._run_without(error)
         else:
             self._recording = recording
         finally:
             self._sim.recording = None
+
+    def _run_without(self, error: RuntimeError) -> None:
+        """Say why steps cannot be recorded: a term of the user's own may look at values."""
+        self.is_impossible = True
+        said = str(error).strip().splitlines()[0]
+        warnings.warn(f"steps of the worlds run without CUDA graphs, and slower: {said}", RuntimeWarning, stacklevel=2)
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Let whatever in the block waits for the device fail."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def fresh(step: Step) -> Step:

@@ -133,7 +133,6 @@ def test_only_masked_worlds_are_reset_and_written():
 
 
 @needs_warp
-@pytest.mark.xfail(HAS_GPU, reason="mujoco_warp's ordered sums still differ in last bits on a GPU", strict=False)
 def test_the_deterministic_switch_gives_the_same_bits_twice_and_after_a_restore():
     model = scene()
     num = 256 if HAS_GPU else 4

@@ -19,7 +19,7 @@ STATE_FIELDS = ("qpos", "qvel", "ctrl", "xfrc_applied")  # what a caller may wri
 BACKENDS = ("auto", "cpu", "warp")
 NOT_EXACT = (
     "steps of mujoco_warp differ in their last bits: a resumed run goes on where it was and ends in other bits "
-    "(environment.simulation.deterministic=true puts its sums in order, which on a GPU is not enough)"
+    "(not with environment.simulation.deterministic=true, which is slower)"
 )
 NO_GRAPHS = "CUDA graphs are off, which makes steps several times slower: warp has no memory pool on this device"
 
@@ -131,7 +131,7 @@ def make_sim(
         device: Where the tensors live.
         randomized: Model fields with a value per world, by MuJoCo's names (`body_mass`, `opt.gravity`).
         num_threads: Threads of the cpu backend; 0 takes every core. The results do not depend on it.
-        deterministic: The warp backend puts its sums in order, which is slower; on a GPU last bits differ all the same.
+        deterministic: The warp backend puts contacts, constraint rows and sums in order, which is slower.
         contacts: Contacts per world that the warp backend keeps room for; by default from the model.
         constraints: Constraint rows per world that the warp backend keeps room for; by default from the model.
         dump_dir: Where the state of a world that is not finite is written; by default the system's temporary directory.

@@ -4,9 +4,6 @@ A step is [forces, integrate, positions and velocities] x substeps: what the las
 gone on from, so that current fields cost no extra pass. On warp's CPU device the same code runs without graphs.
 """
 
-# mypy: disable-error-code="index,attr-defined"
-# (kernels are compiled by warp: its array types are not what Python's type checker takes them for)
-
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,47 +21,13 @@ from rl_lab.robots.sim.home import home_data, home_key
 from rl_lab.robots.sim.rays import TERRAIN_GROUPS
 from rl_lab.robots.sim.sizes import DERIVED, constraint_room, contact_room
 from rl_lab.robots.sim.tensor_sim import REPLAYED, TensorSim, write_rows
+from rl_lab.robots.sim.warp_kernels import keep_rows, restore_columns, watch
+from rl_lab.robots.sim.warp_order import StableOrder, orderable
 
 wp.config.log_level = wp.LOG_WARNING  # every kernel that is loaded is an info
 wp.init()
 
 HARMLESS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS  # the solver's budget, not a lost contact
-HUGE = wp.constant(1e10)  # what MuJoCo itself calls a bad number
-
-
-@wp.kernel
-def keep_rows(source: wp.array2d[float], is_bad: wp.array[int], kept: wp.array2d[float]) -> None:
-    """Copy the rows of worlds that are still finite."""
-    world, column = wp.tid()
-    if is_bad[world] == 0:
-        kept[world, column] = source[world, column]
-
-
-@wp.kernel
-def watch(
-    qpos: wp.array2d[float],
-    qvel: wp.array2d[float],
-    overflow: wp.array[int],
-    harmful: int,
-    is_bad: wp.array[int],
-    lost: wp.array[int],
-) -> None:
-    """Note the worlds that are not finite or lost contacts."""
-    world = wp.tid()
-    for i in range(qpos.shape[1]):
-        if not (wp.abs(qpos[world, i]) < HUGE):
-            is_bad[world] = 1
-    for i in range(qvel.shape[1]):
-        if not (wp.abs(qvel[world, i]) < HUGE):
-            is_bad[world] = 1
-    lost[world] = lost[world] | (overflow[world] & harmful)
-
-
-@wp.kernel
-def restore_columns(columns: wp.array[int], kept: wp.array2d[float], target: wp.array2d[float]) -> None:
-    """Copy some columns back."""
-    world, i = wp.tid()
-    target[world, columns[i]] = kept[world, columns[i]]
 
 
 class WarpSim(TensorSim):
@@ -75,7 +38,7 @@ class WarpSim(TensorSim):
         num_envs: Number of worlds.
         device: Where the tensors live and the physics runs.
         randomized: Model fields with a value per world.
-        deterministic: Sums are in order, which is slower; the same calls then give the same bits on the CPU.
+        deterministic: Contacts, constraint rows and sums are in order: the same bits again, more slowly.
         contacts: Contacts per world there is room for, on average.
         constraints: Constraint rows per world there is room for.
         dump_dir: Where the state of a world that is not finite is written.
@@ -95,32 +58,34 @@ class WarpSim(TensorSim):
         super().__init__(model, num_envs, torch.device(device), dump_dir)
         if self.device.type == "cuda" and self.device.index is None:  # Warp wants its number
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self._is_in_order, self.deterministic = deterministic, deterministic and self.device.type == "cpu"
+        self.deterministic = deterministic
         self._place = wp.device_from_torch(self.device)
         self.uses_graphs = self._place.is_cuda and wp.is_mempool_enabled(self._place)
         with wp.ScopedDevice(self._place):
-            self._m = self._put_model(randomized)
+            placed = orderable(model) if deterministic else model
+            self._m = self._put_model(placed, randomized)
             contacts, constraints = contacts or contact_room(model), constraints or constraint_room(model)
-            self._d = mjw.make_data(model, nworld=num_envs, nconmax=contacts, njmax=constraints)
+            self._d = mjw.make_data(placed, nworld=num_envs, nconmax=contacts, njmax=constraints)
+            self._order = StableOrder(self._m, self._d) if deterministic else None
             self._allocate()
         self._room = f"contacts {self._d.naconmax // num_envs} and constraints {self._d.njmax} per world"
         self._graphs: dict[tuple[str, int], Any] = {}
         self._streams: dict[int, Any] = {}
         self._warm_up()
 
-    def _put_model(self, randomized: Sequence[str]) -> Any:
+    def _put_model(self, model: mujoco.MjModel, randomized: Sequence[str]) -> Any:
         """Return the model on the device; randomized fields, and what follows from them, have a value per world."""
         derived = [name for field in randomized for name in DERIVED.get(field, ())]
         fields = [name for name in dict.fromkeys((*randomized, *derived)) if not name.startswith("opt.")]
         try:
-            m = mjw.put_model(self.model, batch_sizes=dict.fromkeys(fields, self.num_envs))
+            m = mjw.put_model(model, batch_sizes=dict.fromkeys(fields, self.num_envs))
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(f"simulation backend 'warp': {' '.join(str(error).split())}") from None
         options = [name.removeprefix("opt.") for name in randomized if name.startswith("opt.")]
         for name in options:
             values = np.repeat(getattr(m.opt, name).numpy(), self.num_envs, axis=0)
             setattr(m.opt, name, wp.array(values, dtype=getattr(m.opt, name).dtype))
-        m.opt.deterministic = mjw.DeterminismType.ALL if self._is_in_order else mjw.DeterminismType.NONE
+        m.opt.deterministic = mjw.DeterminismType.ALL if self.deterministic else mjw.DeterminismType.NONE
         m.opt.warn_overflow = 0  # printing costs time: `watch` counts instead
         self._fields = {name: self._view(getattr(m, name), getattr(self.model, name)) for name in fields}
         for name in options:
@@ -172,16 +137,25 @@ class WarpSim(TensorSim):
         for i in range(count):
             if i == 0:
                 mjw.step2(self._m, self._d)
-            else:
+            elif self._order is None:
                 mjw.step(self._m, self._d)
+            else:
+                self._see()
+                mjw.step2(self._m, self._d)
         if count:
-            mjw.step1(self._m, self._d)
+            self._see()
         self._m.opt.disableflags = flags
+
+    def _see(self) -> None:
+        """Compute what positions and velocities determine."""
+        mjw.step1(self._m, self._d)
+        if self._order is not None:
+            self._order.order_rows()
 
     def _refresh(self, _: int) -> None:
         """Compute what positions and velocities determine; the sensors of forces keep what they have."""
         wp.copy(self._sensors, self._d.sensordata)
-        mjw.step1(self._m, self._d)
+        self._see()
         if self._force_columns.size:
             shape = (self.num_envs, self._force_columns.size)
             wp.launch(restore_columns, shape, [self._force_columns, self._sensors], [self._d.sensordata])
