@@ -9,7 +9,7 @@ RLPD learns from the task's own detector, as HIL-SERL does from a classifier.
 All are scored twice, by the same rule: the last checkpoint, and the one that was best in the run's own evaluations (of
 100 episodes, every 1,000 updates; RLPD every 2,000 env steps of 50 episodes). Both on 100 fresh episodes. Rows go to
 `results/human_comparison.*`, a line per variant beside the paper's ablations to `results/human_comparison_table.csv`.
-The two tasks from pictures (two arms, three cameras) are for one seed, an hour each, and need OpenGL.
+The two tasks from pictures (two arms, three cameras) are for one seed, a quarter of an hour each, and need OpenGL.
 Interrupt it when you like: the same command goes on.
 
     python benchmarks/human_comparison.py
@@ -73,14 +73,21 @@ TASKS |= {
 }
 INSERTION = tuple(TASKS)
 TASKS |= {"sac_pi0": variant("sac_pi0_insertion")}  # asked for by name: a flow policy that critics improve
-SMALL = (  # an hour of one core
+SMALL = (  # a quarter of an hour of one core: half of the experiments' updates, of half of their rows
     "+environment.env_kwargs.spread=0.3",
     "components.encoder.channels=[16,32,64]",
     "buffers.accepted.into.batch_size=64",
+    "algorithm.decay_updates=6_000",
 )
+PRACTICE = "{collect: 100}, {update_policy: 200}, {evaluate: {every_updates: 2_000}}"
 TASKS |= {
-    "pixels_bc": variant("hiors_bc_pick_and_place_pixels", *SMALL),
-    "pixels_hiors": variant("hiors_pick_and_place_pixels", *SMALL),
+    "pixels_bc": variant("hiors_bc_pick_and_place_pixels", *SMALL, "training.phases.1.duration_updates=6_000"),
+    "pixels_hiors": variant(
+        "hiors_pick_and_place_pixels",
+        *SMALL,
+        "training.phases.1.duration_updates=2_000",
+        f"training.phases.2.workflow_hooks=[{PRACTICE}]",
+    ),
 }
 PAPER = {  # success in percent, Insert-Moisturizer on a real robot (arXiv 2510.26406)
     "bc": "57",
