@@ -15,6 +15,7 @@ from torch.func import functional_call
 from rl_lab.components.flat import bare_step, set_capturable, set_learning_rate
 from rl_lab.core import WorkflowContext
 from rl_lab.core.seeds import ONE_AGENT, Seeds
+from rl_lab.core.shards import Shards
 from rl_lab.ops.schedules import linear_decay
 
 M = TypeVar("M", bound=nn.Module)
@@ -41,6 +42,7 @@ class Learner:
         max_grad_norm: Longest gradient; None leaves it free.
         eps: Of Adam, when the YAML says nothing.
         joined: Those of the parameters that are one tensor in parts, which LaProp clips together.
+        shards: Of which the parameters are this rank's part; None: each rank has them whole.
     """
 
     def __init__(
@@ -53,8 +55,9 @@ class Learner:
         max_grad_norm: float | None = None,
         eps: float = 1e-8,
         joined: Iterable[Sequence[Tensor]] = (),
+        shards: Shards | None = None,
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters, self._shards = list(parameters), shards
         self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
         self.optimizer = context.optimizers.build(name, self.parameters, default=default)
@@ -81,6 +84,7 @@ class Learner:
         """Take one step down these gradients and return their norm before clipping."""
         gradients = tuple(gradient.contiguous() for gradient in gradients)  # fused kernels take that for granted
         norm = torch.linalg.vector_norm(self._seeds.norms(gradients), dim=0)
+        norm = norm if self._shards is None else self._shards.joined(norm)
         if self._max_grad_norm is not None:
             gradients = _shortened(gradients, norm, self._max_grad_norm, self._seeds)
         if torch.compiler.is_compiling():
