@@ -24,7 +24,7 @@ class Denoiser(nn.Module, ABC):
     def bind(self, action_dim: int, length: int, feature_dim: int, history: int) -> None:
         """Make the layers: for chunks of so many actions, and so many features of each observation of the history."""
 
-    def blocks(self) -> Iterable[Block]:
+    def shardable(self) -> Iterable[Block]:
         """Return the parts that hold most of the weights and compute one after another."""
         return ()
 

@@ -199,7 +199,7 @@ class AgentWorkflow(ChunkWorkflow):
 
 def _sharded(policy: ChunkPolicy, ranks: Ranks) -> Shards | None:
     """Leave each rank its part of a policy's weights."""
-    return ranks.shard(Block(policy, ("loss", "sample")), policy.generator.network.blocks())
+    return ranks.shard(Block(policy, ("loss", "sample")), policy.generator.network.shardable())
 
 
 def _parts(chunks: Batch, weights: Tensor, num_parts: int) -> Iterator[tuple[Batch, Tensor]]:

@@ -92,7 +92,7 @@ class VLA(ObservingDenoiser):
         """Return what the backbone has after the keys and values of its last layer."""
         return unread(self.model)
 
-    def blocks(self) -> Iterable[Block]:
+    def shardable(self) -> Iterable[Block]:
         """Return the layers of both experts and of the encoder of pictures."""
         return blocks(self.model)
 
