@@ -9,7 +9,7 @@ RLPD learns from the task's own detector, as HIL-SERL does from a classifier.
 All are scored twice, by the same rule: the last checkpoint, and the one that was best in the run's own evaluations (of
 100 episodes, every 1,000 updates; RLPD every 2,000 env steps of 50 episodes). Both on 100 fresh episodes. Rows go to
 `results/human_comparison.*`, a line per variant beside the paper's ablations to `results/human_comparison_table.csv`.
-The two tasks from pictures (two arms, three cameras) are for one seed, a quarter of an hour each, and need OpenGL.
+The two tasks from pictures (two arms, three cameras) are for one seed, ten minutes each, and need OpenGL.
 Interrupt it when you like: the same command goes on.
 
     python benchmarks/human_comparison.py
@@ -92,19 +92,25 @@ TASKS |= {  # asked for by name
     "sac_pi0_3_steady": improved(3, *STEADY),
     "sac_pi0_1_steady": improved(1, *STEADY),
 }
-SMALL = (  # a quarter of an hour of one core: half of the experiments' updates, of half of their rows
+SMALL = (  # minutes of one core: a quarter of the experiments' updates, of a quarter of their rows
     "+environment.env_kwargs.spread=0.3",
     "components.encoder.channels=[16,32,64]",
-    "buffers.accepted.into.batch_size=64",
-    "algorithm.decay_updates=6_000",
+    "buffers.accepted.into.batch_size=32",
+    "algorithm.decay_updates=3_000",
+    "training.num_eval_episodes=50",
 )
-PRACTICE = "{collect: 100}, {update_policy: 200}, {evaluate: {every_updates: 2_000}}"
+PRACTICE = "{collect: 100}, {update_policy: 100}, {evaluate: {every_updates: 1_500}}"
 TASKS |= {
-    "pixels_bc": variant("hiors_bc_pick_and_place_pixels", *SMALL, "training.phases.1.duration_updates=6_000"),
+    "pixels_bc": variant(
+        "hiors_bc_pick_and_place_pixels",
+        *SMALL,
+        "training.phases.1.duration_updates=3_000",
+        "training.phases.1.workflow_hooks=[update_policy, {evaluate: {every_updates: 1_500}}]",
+    ),
     "pixels_hiors": variant(
         "hiors_pick_and_place_pixels",
         *SMALL,
-        "training.phases.1.duration_updates=2_000",
+        "training.phases.1.duration_updates=1_000",
         f"training.phases.2.workflow_hooks=[{PRACTICE}]",
     ),
 }
