@@ -89,6 +89,7 @@ TASKS |= {  # asked for by name
     "sac_pi0_10": improved(10),
     "sac_pi0_3": improved(3),
     "sac_pi0_1": improved(1),
+    "sac_pi0_1_more": improved(1, "training.phases.2.duration_steps=12_000", "training.total_timesteps=12_320"),
     "sac_pi0_3_steady": improved(3, *STEADY),
     "sac_pi0_1_steady": improved(1, *STEADY),
 }
