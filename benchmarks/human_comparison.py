@@ -15,7 +15,7 @@ Interrupt it when you like: the same command goes on.
     python benchmarks/human_comparison.py
     python benchmarks/human_comparison.py --tasks bc hiors --seeds 1 --parallel 1
     taskset -c 0-7 python benchmarks/human_comparison.py --parallel 8
-    python benchmarks/human_comparison.py --name sac_pi0 --tasks sac_pi0_imitation sac_pi0_1 sac_pi0_3 sac_pi0_10
+    python benchmarks/human_comparison.py --name sac_pi0 --tasks sac_pi0_imitation sac_pi0 sac_pi0_distill_1
     python benchmarks/human_comparison.py --tasks pixels_bc pixels_hiors --seeds 1 --name human_comparison_pixels
 """
 
@@ -74,24 +74,17 @@ TASKS |= {
 }
 INSERTION = tuple(TASKS)
 
-
-def improved(distill_weight: float, *overrides: str) -> Task:
-    """Return a small flow policy that critics improve by an update per env step, held back by so much."""
-    small = ("components@components.generator.network=action_mlp", "components.critic.num_members=4")
-    often = ("training.phases.2.train_ratio=1", "algorithm.critic_warmup=500")
-    return variant("sac_pi0_insertion", *small, *often, f"algorithm.distill_weight={distill_weight}", *overrides)
-
-
 STEADY = ("components.critic.num_members=10", "algorithm.critic_warmup=1500", "algorithm.tau=0.02")
-TASKS |= {  # asked for by name
+TASKS |= {  # asked for by name: a flow policy that critics improve
     "sac_pi0": variant("sac_pi0_insertion"),
-    "sac_pi0_imitation": improved(1, "training.total_timesteps=320"),  # what the critics begin with
-    "sac_pi0_10": improved(10),
-    "sac_pi0_3": improved(3),
-    "sac_pi0_1": improved(1),
-    "sac_pi0_1_more": improved(1, "training.phases.2.duration_steps=12_000", "training.total_timesteps=12_320"),
-    "sac_pi0_3_steady": improved(3, *STEADY),
-    "sac_pi0_1_steady": improved(1, *STEADY),
+    "sac_pi0_imitation": variant("sac_pi0_insertion", "training.total_timesteps=320"),  # what the critics begin with
+    "sac_pi0_distill_3": variant("sac_pi0_insertion", "algorithm.distill_weight=3"),
+    "sac_pi0_distill_1": variant("sac_pi0_insertion", "algorithm.distill_weight=1"),
+    "sac_pi0_more": variant(
+        "sac_pi0_insertion", "training.phases.2.duration_steps=12_000", "training.total_timesteps=12_320"
+    ),
+    "sac_pi0_steady": variant("sac_pi0_insertion", *STEADY),
+    "sac_pi0_distill_3_steady": variant("sac_pi0_insertion", "algorithm.distill_weight=3", *STEADY),
 }
 SMALL = (  # minutes of one core: a quarter of the experiments' updates, of a quarter of their rows
     "+environment.env_kwargs.spread=0.3",

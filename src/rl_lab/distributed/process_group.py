@@ -93,6 +93,7 @@ class GroupRanks(Ranks):
 
         self.share_(list(whole.module.state_dict().values()))
         group = self._of_devices or dist.group.WORLD
+        assert group is not None, "this process has joined the group"
         return GroupShards(whole, blocks, DeviceMesh.from_group(group, self._device.type))
 
     def numbers(self, *own: int) -> list[tuple[int, ...]]:

@@ -88,8 +88,8 @@ class SFT(AgentWorkflow):
             average_most=self.average_most,
             shard_weights=self.shard_weights,
         )
-        options = {"lr": 2.5e-5, "max_grad_norm": self.max_grad_norm, "shards": self.agent.shards}
-        self.learner = Learner(context, "policy", self.agent.trained(), **options)
+        trained, shards, norm = self.agent.trained(), self.agent.shards, self.max_grad_norm
+        self.learner = Learner(context, "policy", trained, lr=2.5e-5, max_grad_norm=norm, shards=shards)
         self._bind_update(context, self._learn)
         self._horizon = RecedingHorizon(
             self.agent.plan, history=self.observation_horizon, num_actions=self.action_horizon, context=context
