@@ -9,12 +9,13 @@ RLPD learns from the task's own detector, as HIL-SERL does from a classifier.
 All are scored twice, by the same rule: the last checkpoint, and the one that was best in the run's own evaluations (of
 100 episodes, every 1,000 updates; RLPD every 2,000 env steps of 50 episodes). Both on 100 fresh episodes. Rows go to
 `results/human_comparison.*`, a line per variant beside the paper's ablations to `results/human_comparison_table.csv`.
-The two tasks from pictures (two arms, three cameras) are for one seed, an hour each, and need OpenGL.
+The two tasks from pictures (two arms, three cameras) are for one seed, ten minutes each, and need OpenGL.
 Interrupt it when you like: the same command goes on.
 
     python benchmarks/human_comparison.py
     python benchmarks/human_comparison.py --tasks bc hiors --seeds 1 --parallel 1
     taskset -c 0-7 python benchmarks/human_comparison.py --parallel 8
+    python benchmarks/human_comparison.py --name sac_pi0 --tasks sac_pi0_imitation sac_pi0 sac_pi0_distill_1
     python benchmarks/human_comparison.py --tasks pixels_bc pixels_hiors --seeds 1 --name human_comparison_pixels
 """
 
@@ -72,15 +73,40 @@ TASKS |= {
     "rlpd_more": variant("rlpd_insertion"),  # half as many steps again
 }
 INSERTION = tuple(TASKS)
-TASKS |= {"sac_pi0": variant("sac_pi0_insertion")}  # asked for by name: a flow policy that critics improve
-SMALL = (  # an hour of one core
+
+STEADY = ("components.critic.num_members=10", "algorithm.critic_warmup=1500", "algorithm.tau=0.02")
+TASKS |= {  # asked for by name: a flow policy that critics improve
+    "sac_pi0": variant("sac_pi0_insertion"),
+    "sac_pi0_imitation": variant("sac_pi0_insertion", "training.total_timesteps=320"),  # what the critics begin with
+    "sac_pi0_distill_3": variant("sac_pi0_insertion", "algorithm.distill_weight=3"),
+    "sac_pi0_distill_1": variant("sac_pi0_insertion", "algorithm.distill_weight=1"),
+    "sac_pi0_more": variant(
+        "sac_pi0_insertion", "training.phases.2.duration_steps=12_000", "training.total_timesteps=12_320"
+    ),
+    "sac_pi0_steady": variant("sac_pi0_insertion", *STEADY),
+    "sac_pi0_distill_3_steady": variant("sac_pi0_insertion", "algorithm.distill_weight=3", *STEADY),
+}
+SMALL = (  # minutes of one core: a quarter of the experiments' updates, of a quarter of their rows
     "+environment.env_kwargs.spread=0.3",
     "components.encoder.channels=[16,32,64]",
-    "buffers.accepted.into.batch_size=64",
+    "buffers.accepted.into.batch_size=32",
+    "algorithm.decay_updates=3_000",
+    "training.num_eval_episodes=50",
 )
+PRACTICE = "{collect: 100}, {update_policy: 100}, {evaluate: {every_updates: 1_500}}"
 TASKS |= {
-    "pixels_bc": variant("hiors_bc_pick_and_place_pixels", *SMALL),
-    "pixels_hiors": variant("hiors_pick_and_place_pixels", *SMALL),
+    "pixels_bc": variant(
+        "hiors_bc_pick_and_place_pixels",
+        *SMALL,
+        "training.phases.1.duration_updates=3_000",
+        "training.phases.1.workflow_hooks=[update_policy, {evaluate: {every_updates: 1_500}}]",
+    ),
+    "pixels_hiors": variant(
+        "hiors_pick_and_place_pixels",
+        *SMALL,
+        "training.phases.1.duration_updates=1_000",
+        f"training.phases.2.workflow_hooks=[{PRACTICE}]",
+    ),
 }
 PAPER = {  # success in percent, Insert-Moisturizer on a real robot (arXiv 2510.26406)
     "bc": "57",

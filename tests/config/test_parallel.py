@@ -1,6 +1,8 @@
 """What is refused where several processes train one run, and what each of them draws."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,17 +13,27 @@ from rl_lab.config.allow_list import AllowList
 from rl_lab.config.build import assemble
 from rl_lab.config.compose import compose
 from rl_lab.config.execution import reject_compiled_ranks
-from rl_lab.config.parallel import ABLE, joined, num_wanted, settle_devices
+from rl_lab.config.parallel import ABLE, joined, num_wanted, reject_sharded, settle_devices
 from rl_lab.config.targets import Targets
 from rl_lab.core import ConfigError, Workflow
 from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.orchestration.static_step import StaticSteps
+from tests.distributed.rank_work import SFT, SHARDED
+
+COLLECTS = "training.phases.0.workflow_hooks=[{collect: 1}, update_policy]"
 
 
 class Second(Ranks):
     """One of two ranks that needs nobody to answer."""
 
     rank, size = 1, 2
+
+
+class Sharing(Second):
+    """One of two ranks which has the whole of what it should have a part of."""
+
+    def shard(self, whole, blocks):
+        return SimpleNamespace(parameters=list(whole.module.parameters()), whole=nullcontext)
 
 
 def made(*overrides, ranks=ALONE):
@@ -39,6 +51,32 @@ def made(*overrides, ranks=ALONE):
 def test_what_knows_only_one_process_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         made(*overrides, ranks=Second())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.average_power=0.75", "algorithm.average_power: sharded weights have no average"),
+        ("experiment.debug=true", "experiment.debug: must be false where algorithm.shard_weights is true"),
+        ("training.video_frequency=100", "training.video_frequency: must be null where algorithm.shard_weights is"),
+        (COLLECTS, "training.phases: no phase may collect; demonstrations come from files"),
+    ],
+)
+def test_what_sharded_weights_cannot_do_is_refused(override, message):
+    with pytest.raises(ConfigError, match=message):
+        made(*SFT, *SHARDED, "experiment.device=cpu", override, ranks=Sharing())
+
+
+def test_updates_of_sharded_weights_run_eager():
+    config = {"experiment": {"compile": "auto", "debug": False}, "training": {"video_frequency": None}}
+    static, workflow = StaticSteps("captured"), SimpleNamespace(shards=object())
+    reject_sharded(config, (), workflow, static)
+    assert static.execution == "eager"
+    config["experiment"]["compile"] = "captured"
+    with pytest.raises(ConfigError, match="experiment.compile: updates run eager where algorithm.shard_weights"):
+        reject_sharded(config, (), workflow, StaticSteps("captured"))
+    workflow.shards = None
+    reject_sharded(config, (), workflow, StaticSteps("captured"))
 
 
 def test_the_workflows_that_the_refusal_names_are_those_that_can():

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from rl_lab.components.discriminator import Discriminator
@@ -22,6 +23,7 @@ from rl_lab.core import Box, Discrete, EnvSpec, Phase, tree_map
 from rl_lab.core.ranks import ALONE
 from rl_lab.distributed.process_group import process_group
 from rl_lab.environments.pendulum import Pendulum
+from rl_lab.orchestration.hand_off import whole_weights
 from rl_lab.workflows.dqn import DQN
 from rl_lab.workflows.ppo import PPO
 from rl_lab.workflows.ppo_amp import PPOAMP
@@ -83,6 +85,7 @@ HIORS = [
     "training.operator=null",
     *FILED,
 ]
+SHARDED = ["algorithm.shard_weights=true", "algorithm.average_power=null"]
 PACKAGED = {
     "dreamer": (["+experiment=dreamer_cartpole", *calm("world_model", "actor", "critic", warmup=0)], "update_agent"),
     "tdmpc": (["+experiment=tdmpc2_pendulum_tensor", "components.critic.dropout=0"], "update_agent"),
@@ -90,6 +93,7 @@ PACKAGED = {
     "cloning": (["+experiment=bc_pusht", *CALM], "update_policy"),
     "rejection": ([*HIORS, *CALM, AT_ONCE], "update_policy"),
     "tuning": ([*SFT, *CALM, AT_ONCE, "algorithm.accumulation=2"], "update_policy"),
+    "sharded": ([*SFT, *CALM, AT_ONCE, "algorithm.accumulation=2", *SHARDED], "update_policy"),
 }
 
 
@@ -253,15 +257,18 @@ def train_packaged(name, ranks=ALONE):
     batches = [buffer.sample() for _ in range(2)]
     parts = assemble(composed, Targets(AllowList()), ranks=ranks)
     now = Phase("train", "online", (), "steps", 1, buffer=next(iter(parts.context.buffers)))
-    before = parameters_to_vector(parts.workflow.parameters())
+    before = {key: weight.clone() for key, weight in whole_weights(parts.workflow).items()}
     with constant_noise():
         for batch in batches:
             scores = {"scores": torch.linspace(0.1, 1.0, len(batch["actions"]))} if name == "rejection" else {}
             part = tree_map(lambda x: x.chunk(ranks.size)[ranks.rank], {**batch, **scores})
             getattr(parts.workflow, hook)(part, phase=now)
-    moved = (parameters_to_vector(parts.workflow.parameters()) - before).abs().max()
+    after = whole_weights(parts.workflow)
+    moved = max(float((after[key].float() - weight.float()).abs().max()) for key, weight in before.items())
     assert moved > 5e-4, f"{name}: {moved} is too little to compare"
-    return dict(parts.workflow.state_dict())
+    if (shards := parts.workflow.shards) is not None:
+        assert sum(own.numel() for own in shards.parameters) < 0.51 * sum(map(Tensor.numel, after.values()))
+    return after
 
 
 def train_legged(ranks=ALONE):

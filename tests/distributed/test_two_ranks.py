@@ -17,7 +17,7 @@ from rl_lab.cli.main import app
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.fingerprint import fingerprint, tree_hash
 from rl_lab.tracking.run_directory import RunDirectory
-from tests.distributed.rank_work import OFF_POLICY, PACKAGED, PPOS, SIZE, lab, learn, work
+from tests.distributed.rank_work import OFF_POLICY, PACKAGED, PPOS, SFT, SHARDED, SIZE, lab, learn, work
 
 RANKS = multiprocessing.get_context("forkserver")  # a process that has imported everything forks the ranks
 RANKS.set_forkserver_preload(["tests.lab_process", "tests.distributed.rank_work"])
@@ -46,6 +46,20 @@ REPLAY = [
     "training.checkpoint_frequency=40",
     "logging.every_steps=100",
     "logging.terminal=false",
+]
+
+
+NUM_UPDATES = 12
+SHARDS = [
+    *SFT,
+    *SHARDED,
+    "budget=tiny",
+    "+logging=quiet",
+    "experiment.device=cpu",
+    f"training.phases.0.duration_updates={NUM_UPDATES}",
+    f"training.phases.0.workflow_hooks=[update_policy, {{evaluate: {{every_updates: {NUM_UPDATES // 2}}}}}]",
+    "training.checkpoint_updates=1",
+    "training.num_eval_episodes=2",
 ]
 
 
@@ -138,6 +152,36 @@ def test_two_ranks_teach_robots_of_their_own(tmp_path):
         assert torch.equal(weight, second["workflow"][name]), name
     robots = [state["collector"]["environment"]["sim"]["rows"] for state in (first, second)]
     assert not torch.equal(*robots)
+
+
+def test_sharded_weights_are_saved_whole_and_resumed_to_the_bit(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    undisturbed = start(lab, ["train", *SHARDS, "--run-dir", str(whole)], str(tmp_path / "a"))
+    ranks = start(lab, ["train", *SHARDS, "--run-dir", str(killed)], str(tmp_path / "b"))
+    while not list(killed.glob("checkpoints/000003")):
+        assert all(rank.is_alive() for rank in ranks), output(tmp_path)
+        time.sleep(0.002)
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    assert ended(ranks) == [1, -9], output(tmp_path)
+    first = state_of(killed)
+    second = CheckpointStore.load(first.path / "rank_1").state
+    assert first.state["counters"]["updates"] < NUM_UPDATES
+    assert ended(start(lab, ["resume", str(killed)], str(tmp_path / "b"))) == [0, 0], output(tmp_path)
+    assert ended(undisturbed) == [0, 0], output(tmp_path)
+    prints = [fingerprint(RunDirectory.open(run)) for run in (whole, killed)]
+    for run, found in zip((whole, killed), prints, strict=True):  # where the dataset lies differs
+        found["buffers"] = tree_hash(state_of(run).state["buffers"]["demonstrations"]["change"])
+    assert prints[0] == prints[1]
+    for name, weight in first.state["workflow"].items():
+        assert torch.equal(weight, second["workflow"][name]), name
+    moments = [state["optimizers"]["policy"]["state"]["0"]["exp_avg"] for state in (first.state, second)]
+    assert moments[0].shape == moments[1].shape
+    assert not torch.equal(*moments)  # each has those of its own rows
+    result = CliRunner().invoke(app, ["evaluate", str(whole), "--episodes", "2", "--json"])  # one process has them all
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["episodes"] == 2
 
 
 def state_of(run):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_lab.core.shards import Block
+
 
 class Denoiser(nn.Module, ABC):
     """A network that reads noisy actions; its output has their shape."""
@@ -21,6 +23,10 @@ class Denoiser(nn.Module, ABC):
 
     def bind(self, action_dim: int, length: int, feature_dim: int, history: int) -> None:
         """Make the layers: for chunks of so many actions, and so many features of each observation of the history."""
+
+    def shardable(self) -> Iterable[Block]:
+        """Return the parts that hold most of the weights and compute one after another."""
+        return ()
 
     def prepare(self, condition: Any) -> Any:
         """Return what forward needs of the condition: computed once, however often noise is taken away."""

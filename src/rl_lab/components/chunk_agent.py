@@ -21,6 +21,8 @@ from rl_lab.components.learner import Learner
 from rl_lab.components.unit_range import ObservationRange, UnitRange
 from rl_lab.components.weight_average import WeightAverage
 from rl_lab.core import Batch, Box, Buffer, Observation, WorkflowContext, flat_dim, tree_map
+from rl_lab.core.ranks import Ranks
+from rl_lab.core.shards import Block, Shards
 
 
 class ChunkAgent(nn.Module):
@@ -33,6 +35,7 @@ class ChunkAgent(nn.Module):
         average_power: How fast the average of the weights, which acts, slows down: it keeps
             `1 - (1 + updates)^-power` of itself. None: no average, the policy itself acts.
         average_most: Largest share that the average keeps.
+        shard_weights: Whether each rank of the run holds a part of the policy's weights instead of all.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class ChunkAgent(nn.Module):
         prediction_horizon: int,
         average_power: float | None = 0.75,
         average_most: float = 0.9999,
+        shard_weights: bool = False,
     ) -> None:
         super().__init__()
         space = context.spec.action
@@ -58,6 +62,7 @@ class ChunkAgent(nn.Module):
         self.weight_average = None
         if average_power is not None:
             self.weight_average = WeightAverage(self.policy, average_power, average_most)
+        self.shards = _sharded(self.policy, context.ranks) if shard_weights else None
         self._loss = context.fuse(self.policy.loss)
         ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
         self._broadcast = Broadcast(self.policy, ranges)
@@ -69,7 +74,9 @@ class ChunkAgent(nn.Module):
         return self.policy if average is None else average.module  # type: ignore[return-value]
 
     def trained(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters that learn."""
+        """Yield the parameters that learn; where they are sharded, this rank's part of each."""
+        if self.shards is not None:
+            return iter(self.shards.parameters)
         return (parameter for parameter in self.policy.parameters() if parameter.requires_grad)
 
     def fit(self, buffer: Buffer) -> None:
@@ -101,11 +108,17 @@ class ChunkAgent(nn.Module):
         gradients: tuple[Tensor, ...] = ()
         for part, own in _parts(chunks, weights, num_parts):
             loss = self.loss(part, own) * (own.sum().clamp(min=1.0) / whole)
-            gradients = _added(gradients, torch.autograd.grad(loss, learner.parameters))
+            gradients = _added(gradients, self._gradients(loss, learner))
             total = total + loss.detach()
-        norm = learner.apply(learner.ranks.means(gradients))
+        norm = learner.apply(gradients if self.shards is not None else learner.ranks.means(gradients))
         self.average()
         return total, norm
+
+    def _gradients(self, loss: Tensor, learner: Learner) -> tuple[Tensor, ...]:
+        """Return those of this rank; of sharded weights, its part of the mean over ranks."""
+        if self.shards is not None:
+            return self.shards.gradients(loss)
+        return torch.autograd.grad(loss, learner.parameters)
 
     def average(self) -> None:
         """Move the average towards the weights, after a step."""
@@ -153,6 +166,11 @@ class AgentWorkflow(ChunkWorkflow):
             self.agent.fit(buffer)
             self._has_ranges = True
 
+    @property
+    def shards(self) -> Shards | None:
+        """Return the part of the weights that this rank holds, where they are sharded."""
+        return self.agent.shards
+
     def split_further(self) -> int | None:
         """Add up the gradients of twice as many parts."""
         if 2 * self.accumulation > self._num_rows:
@@ -177,6 +195,11 @@ class AgentWorkflow(ChunkWorkflow):
     def receive(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `broadcast` returned elsewhere."""
         self.agent.receive(tensors)
+
+
+def _sharded(policy: ChunkPolicy, ranks: Ranks) -> Shards | None:
+    """Leave each rank its part of a policy's weights."""
+    return ranks.shard(Block(policy, ("loss", "sample")), policy.generator.network.shardable())
 
 
 def _parts(chunks: Batch, weights: Tensor, num_parts: int) -> Iterator[tuple[Batch, Tensor]]:

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from rl_lab.components.flat import bare_step, set_capturable, set_learning_rate
 from rl_lab.core import WorkflowContext
 from rl_lab.core.seeds import ONE_AGENT, Seeds
+from rl_lab.core.shards import Shards
 from rl_lab.ops.schedules import linear_decay
 
 M = TypeVar("M", bound=nn.Module)
@@ -42,6 +43,7 @@ class Learner:
         eps: Of Adam, when the YAML says nothing.
         joined: Those of the parameters that are one tensor in parts, which LaProp clips together.
         undecayed: Those of the parameters that weight decay leaves alone.
+        shards: Of which the parameters are this rank's part; None: each rank has them whole.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Learner:
         eps: float = 1e-8,
         joined: Iterable[Sequence[Tensor]] = (),
         undecayed: Iterable[nn.Parameter] = (),
+        shards: Shards | None = None,
     ) -> None:
         groups = _by_decay(list(parameters), undecayed)
-        self.parameters = [parameter for group in groups for parameter in group["params"]]
+        self.parameters, self._shards = [parameter for group in groups for parameter in group["params"]], shards
         self._max_grad_norm, self._seeds, self.ranks = max_grad_norm, context.seeds, context.ranks
         default = partial(torch.optim.Adam, lr=lr, eps=eps, fused=True)
         self.optimizer = context.optimizers.build(name, groups, default=default)
@@ -84,6 +87,7 @@ class Learner:
         """Take one step down these gradients and return their norm before clipping."""
         gradients = tuple(gradient.contiguous() for gradient in gradients)  # fused kernels take that for granted
         norm = torch.linalg.vector_norm(self._seeds.norms(gradients), dim=0)
+        norm = norm if self._shards is None else self._shards.joined(norm)
         if self._max_grad_norm is not None:
             gradients = _shortened(gradients, norm, self._max_grad_norm, self._seeds)
         if torch.compiler.is_compiling():

@@ -23,7 +23,7 @@ from rl_lab.config.execution import (
 from rl_lab.config.freeze import Frozen, freeze
 from rl_lab.config.monitoring import attend, open_alarms
 from rl_lab.config.operator import make_operator
-from rl_lab.config.parallel import part_ways, reject_ranks
+from rl_lab.config.parallel import part_ways, reject_ranks, reject_sharded
 from rl_lab.config.policy import drawing, seen_by_student
 from rl_lab.config.remote import (
     example_step,
@@ -125,6 +125,7 @@ def assemble(
         declared.reject_unused()
     settle_execution(static, config, phases, device)
     reject_compiled_ranks(config, static, ranks)
+    reject_sharded(config, phases, workflow, static)
     reject_unused_choice(config, static)
     reject_uncompilable(config, static)
     reject_uncapturable(config, static, context.optimizers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,21 @@ from rl_lab.config.device import choose_device
 from rl_lab.config.targets import Targets
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import ConfigError
+from rl_lab.core.phase import COLLECT, Phase
 from rl_lab.core.ranks import ALONE, Ranks
 from rl_lab.core.seeding import seed_everything
 from rl_lab.core.workflow import Workflow
 from rl_lab.distributed.process_group import num_started, process_group
+from rl_lab.orchestration.hand_off import whole_weights
+from rl_lab.orchestration.static_step import StaticSteps
 
 KEY = "experiment.devices"
+SHARDED = {
+    "experiment.compile": "updates run eager",
+    "experiment.debug": "must be false",
+    "training.video_frequency": "must be null",
+    "training.phases": "no phase may collect; demonstrations come from files (buffer/demonstrations)",
+}
 ABLE = "PPO, PPOAMP, SAC, TD3, DQN, Dreamer, TDMPC, BehaviorCloning, DiffusionPolicy, SFT, HiORS, RLPD"  # as packaged
 
 
@@ -71,10 +80,26 @@ def reject_ranks(config: Mapping[str, Any], targets: Targets, ranks: Ranks) -> N
             raise ConfigError(f"{KEY}: {ranks.size} processes cannot have {key} (one can: 1)")
 
 
+def reject_sharded(config: Mapping[str, Any], phases: Iterable[Phase], workflow: Workflow, static: StaticSteps) -> None:
+    """Refuse what sharded weights cannot do: act in one process while the others do something else, or be recorded."""
+    if workflow.shards is None:
+        return
+    if static.execution != "eager" and config["experiment"]["compile"] == "auto":
+        static.execution = "eager"
+    for key, is_set in (
+        ("experiment.compile", static.execution != "eager"),
+        ("experiment.debug", config["experiment"]["debug"]),
+        ("training.video_frequency", config["training"]["video_frequency"] is not None),
+        *(("training.phases", any(call.name == COLLECT for call in phase.hooks)) for phase in phases),
+    ):
+        if is_set:
+            raise ConfigError(f"{key}: {SHARDED[key]} where algorithm.shard_weights is true (or set that to false)")
+
+
 def part_ways(workflow: Workflow, context: WorkflowContext) -> None:
     """Let all ranks begin with the first one's weights, and each draw from streams of its own from here on."""
     if context.ranks.size == 1:
         return
-    context.ranks.share_(list(workflow.state_dict().values()))
+    context.ranks.share_(list(whole_weights(workflow).values()))
     if not context.ranks.is_first:
         seed_everything(context.rng.seed("global"))

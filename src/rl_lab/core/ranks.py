@@ -6,9 +6,12 @@ is the only rank there is, and nothing costs anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
+
+from rl_lab.core.shards import Block, Shards
 
 
 class Ranks:
@@ -46,6 +49,10 @@ class Ranks:
 
     def share_(self, tensors: list[Tensor]) -> None:
         """Make tensors those of the first one."""
+
+    def shard(self, whole: Block, blocks: Iterable[Block]) -> Shards | None:
+        """Leave each rank a part of a module's weights, block by block; None: this one is alone and keeps them all."""
+        return None
 
     def numbers(self, *own: int) -> list[tuple[int, ...]]:
         """Return the numbers that each rank says, in their order; all wait for all."""

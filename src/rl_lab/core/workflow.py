@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
@@ -15,6 +16,7 @@ from rl_lab.core.context import WorkflowContext
 from rl_lab.core.environment import Actions, Observation
 from rl_lab.core.metrics import Metrics
 from rl_lab.core.phase import Phase
+from rl_lab.core.shards import Shards
 
 Extras = dict[str, Any]  # recorded in the trajectory beside the action, leading dimension num_envs
 Carry = Any  # recurrent state: a tree of tensors with leading dimension num_envs, or None
@@ -143,6 +145,20 @@ class Workflow(nn.Module):
     def receive(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `broadcast` returned elsewhere; names and shapes have been compared."""
         self.load_state_dict(tensors)
+
+    @property
+    def shards(self) -> Shards | None:
+        """Return the part of the weights that this rank holds; None: it holds them all."""
+        return None
+
+    @property
+    def held(self) -> nn.Module:
+        """Return the parameters that this rank holds: its own, or its part of them."""
+        return self if self.shards is None else nn.ParameterList(self.shards.parameters)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Return a context that all ranks enter together, so that sharded weights act and are put out whole."""
+        return nullcontext() if self.shards is None else self.shards.whole()
 
     def split_further(self) -> int | None:
         """Take gradients of more and smaller parts of a batch from now on; return how many, None: there are no more."""

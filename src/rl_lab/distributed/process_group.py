@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_lab.core.errors import PeerLost
 from rl_lab.core.ranks import Ranks
+from rl_lab.core.shards import Block, Shards
 
 PATIENCE = timedelta(days=1)  # others wait while the first one evaluates; a process that dies is noticed at once
 
@@ -83,6 +84,17 @@ class GroupRanks(Ranks):
             sent = tensor.to(self._device).contiguous()  # nccl knows GPUs only
             self._call(dist.broadcast, sent, src=0, group=self._of_devices)
             tensor.copy_(sent)
+
+    def shard(self, whole: Block, blocks: Iterable[Block]) -> Shards | None:
+        """Leave each rank a part of a module's weights, which are the first one's."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        from rl_lab.distributed.shards import GroupShards  # FSDP takes a second to import
+
+        self.share_(list(whole.module.state_dict().values()))
+        group = self._of_devices or dist.group.WORLD
+        assert group is not None, "this process has joined the group"
+        return GroupShards(whole, blocks, DeviceMesh.from_group(group, self._device.type))
 
     def numbers(self, *own: int) -> list[tuple[int, ...]]:
         """Return the numbers that each rank says."""

@@ -49,8 +49,10 @@ class Evaluator:
         Asked to stop on the way it returns None, and the next call is the same evaluation again. The first rank plays
         for all, which have the same weights; the others return nothing, once it has played.
         """
-        played = self._all_played(workflow, step, should_stop) if self._ranks.is_first else None
-        if not self._ranks.first(played is not None):
+        with workflow.whole():
+            played = self._all_played(workflow, step, should_stop) if self._ranks.is_first else None
+            has_played = self._ranks.first(played is not None)
+        if not has_played:
             return None
         self._evaluations += 1
         return {} if played is None else self._summary(played)

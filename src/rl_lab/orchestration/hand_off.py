@@ -17,7 +17,14 @@ NAMED = 3  # tensors that an error names
 
 def load_weights(workflow: Workflow, weights: Mapping[str, Tensor], parts: Parts = None) -> None:
     """Take all weights of a checkpoint, or those of named parts; both must have the same ones."""
-    workflow.load_state_dict(fitting(workflow, weights, parts), strict=parts is None)
+    with workflow.whole():
+        workflow.load_state_dict(fitting(workflow, weights, parts), strict=parts is None)
+
+
+def whole_weights(workflow: Workflow) -> dict[str, Tensor]:
+    """Return all weights, in all ranks."""
+    with workflow.whole():
+        return dict(workflow.state_dict())
 
 
 def fitting(workflow: Workflow, weights: Mapping[str, Tensor], parts: Sequence[str] | None) -> Mapping[str, Tensor]:

@@ -20,7 +20,7 @@ from rl_lab.orchestration.collector import Collector
 from rl_lab.orchestration.evaluator import Evaluator
 from rl_lab.orchestration.films import Films
 from rl_lab.orchestration.finite_guard import CheckFinite, FiniteGuard
-from rl_lab.orchestration.hand_off import Parts, ResumeMode, load_weights
+from rl_lab.orchestration.hand_off import Parts, ResumeMode, load_weights, whole_weights
 from rl_lab.orchestration.optimizer_state import load_optimizers, optimizer_state
 from rl_lab.orchestration.phase_scheduler import Action, PhaseScheduler
 from rl_lab.orchestration.rescue import rescued
@@ -196,7 +196,7 @@ class Orchestrator:
         self.scheduler.advance(action, updates=int(update is not None))
         if update is not None:  # else nothing was done yet
             self.tracker.log(info.group, update.metrics if isinstance(update, Update) else update)
-            self.tracker.chain.add_update(self.workflow, self.counters, is_long=is_rollout)
+            self.tracker.chain.add_update(self.workflow.held, self.counters, is_long=is_rollout)
             self.attendant.inspect()
         self._guard.end(is_rollout=is_rollout)
         self._write_due(action, phase)
@@ -251,7 +251,7 @@ class Orchestrator:
         return {
             "counters": self.counters.get_state(),
             "scheduler": self.scheduler.get_state(),
-            "workflow": dict(self.workflow.state_dict()),
+            "workflow": whole_weights(self.workflow),
             "workflow_state": self.workflow.get_state(),
             "static": self.static.get_state(),
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.context.optimizers.items()},

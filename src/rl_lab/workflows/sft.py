@@ -42,6 +42,7 @@ class SFT(AgentWorkflow):
         mask_padding: Learn nothing from steps after the end of an episode; false: its last action is repeated there.
         accumulation: Parts of a batch whose gradients are added up one after another, which takes less memory.
         max_grad_norm: Longest gradient; null leaves it free.
+        shard_weights: With several processes, each holds a part of weights, gradients and optimiser (FSDP).
     """
 
     imitates = reduces_over_ranks = True
@@ -59,6 +60,7 @@ class SFT(AgentWorkflow):
         mask_padding: bool = True,
         accumulation: Count = 1,
         max_grad_norm: Positive | None = 1.0,
+        shard_weights: bool = False,
     ) -> None:
         super().__init__()
         if action_horizon > prediction_horizon:
@@ -68,7 +70,11 @@ class SFT(AgentWorkflow):
             )
         self.observation_horizon, self.prediction_horizon = observation_horizon, prediction_horizon
         self.action_horizon, self.mask_padding, self.max_grad_norm = action_horizon, mask_padding, max_grad_norm
-        self.average_power, self.average_most = average_power, average_most
+        if shard_weights and average_power is not None:
+            raise ConfigError(
+                "algorithm.average_power: sharded weights have no average (set null, or shard_weights=false)"
+            )
+        self.average_power, self.average_most, self.shard_weights = average_power, average_most, shard_weights
         self.warmup_updates, self.final_rate, self.accumulation = warmup_updates, final_rate, accumulation
 
     def initialize(self, context: WorkflowContext) -> None:
@@ -80,9 +86,10 @@ class SFT(AgentWorkflow):
             prediction_horizon=self.prediction_horizon,
             average_power=self.average_power,
             average_most=self.average_most,
+            shard_weights=self.shard_weights,
         )
-        trained = self.agent.trained()
-        self.learner = Learner(context, "policy", trained, lr=2.5e-5, max_grad_norm=self.max_grad_norm)
+        trained, shards, norm = self.agent.trained(), self.agent.shards, self.max_grad_norm
+        self.learner = Learner(context, "policy", trained, lr=2.5e-5, max_grad_norm=norm, shards=shards)
         self._bind_update(context, self._learn)
         self._horizon = RecedingHorizon(
             self.agent.plan, history=self.observation_horizon, num_actions=self.action_horizon, context=context

@@ -90,11 +90,14 @@ class GemmaLayer(nn.Module):
     def begin(self, x: Tensor, rotation: Rotation) -> Heads:
         """Return queries, keys and values of tokens [B, T, width]."""
         own, normed = self.self_attn, self.input_layernorm(x)
-        return (rotated(own.heads(own.q_proj, normed), rotation), *self.remember(x, rotation, normed))
+        return (rotated(own.heads(own.q_proj, normed), rotation), *self._kept(normed, rotation))
 
-    def remember(self, x: Tensor, rotation: Rotation, normed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def remember(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         """Return keys and values alone."""
-        own, normed = self.self_attn, self.input_layernorm(x) if normed is None else normed
+        return self._kept(self.input_layernorm(x), rotation)
+
+    def _kept(self, normed: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        own = self.self_attn
         return rotated(own.heads(own.k_proj, normed), rotation), own.heads(own.v_proj, normed)
 
     def finish(self, x: Tensor, read: Tensor) -> Tensor:

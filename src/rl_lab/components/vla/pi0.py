@@ -9,7 +9,7 @@ published checkpoints (openpi's PyTorch files, LeRobot's without `model.`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from rl_lab.components.precision import in_float32
 from rl_lab.components.vla.gemma import Gemma, rotation_at
 from rl_lab.components.vla.sizes import Pi0Sizes
 from rl_lab.components.vla.vision import VisionTower
+from rl_lab.core.shards import Block
 
 PERIODS = (4e-3, 4.0)  # of the sines that tell a level, shortest and longest
 
@@ -147,6 +148,14 @@ class Pi0(nn.Module):
             read = attend(query, torch.cat([keys, key], 2), torch.cat([values, value], 2), allowed)
             tokens = layer.finish(tokens, read)
         return in_float32(self.action_out_proj, self.expert.norm(tokens[:, 1:]))
+
+
+def blocks(model: Pi0) -> Iterator[Block]:
+    """Yield the layers, with the methods by which attention between experts calls them."""
+    if model.sizes.vision is not None:
+        yield from (Block(layer) for layer in model.backbone.vision_tower.vision_model.encoder.layers)
+    for expert in (model.backbone.language_model, model.expert):
+        yield from (Block(layer, ("begin", "remember", "finish")) for layer in expert.each_layer())
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:

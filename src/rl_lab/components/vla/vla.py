@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from rl_lab.components.action_generators import ObservingDenoiser
 from rl_lab.components.chunk_policy import Seen
 from rl_lab.components.vla.checkpoint import load_pi0
-from rl_lab.components.vla.pi0 import Pi0, Prefix
+from rl_lab.components.vla.pi0 import Pi0, Prefix, blocks
 from rl_lab.components.vla.sizes import Pi0Sizes
 from rl_lab.components.vla.tokenizers import Tokenizer, WordTokenizer
 from rl_lab.components.vla.tuning import Tuning, tune, unread
 from rl_lab.components.vla.vision import fitted
 from rl_lab.core import ConfigError
+from rl_lab.core.shards import Block
 
 KEY = "components.generator.network"
 
@@ -90,6 +91,10 @@ class VLA(ObservingDenoiser):
     def unread(self) -> Iterable[nn.Parameter]:
         """Return what the backbone has after the keys and values of its last layer."""
         return unread(self.model)
+
+    def shardable(self) -> Iterable[Block]:
+        """Return the layers of both experts and of the encoder of pictures."""
+        return blocks(self.model)
 
     def prepare(self, condition: Seen) -> Prepared:
         """Read pictures [B, 1, C, H, W] by name and words; what the action expert sees of them is kept."""
