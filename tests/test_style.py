@@ -16,7 +16,7 @@ MAX_CONSTRUCTOR_ARGUMENTS = 12
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 HYPERPARAMETERS = "a config key is a constructor argument, and people turn all of these hyperparameters"
-MANY_TURNED = ("dqn", "dreamer", "ppo", "sac", "sql", "td3", "tdmpc")
+MANY_TURNED = ("dqn", "dreamer", "ppo", "rlpd", "sac", "sql", "td3", "tdmpc")
 MANY_ARGUMENTS = {f"workflows/{name}.py": HYPERPARAMETERS for name in MANY_TURNED}
 
 

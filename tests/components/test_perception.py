@@ -66,6 +66,7 @@ def test_statistics_follow_the_batches():
     obs = torch.randn(4000, 3) * 3.0 + 7.0
     batch = {"observations": obs, "next_observations": obs, "actions": obs[:, :1], "rewards": obs[:, 0]}
     batch["discounts"] = torch.ones(4000)
+    perception.follow(batch)
     rows = perception(batch, perception, 0.9)
     assert float(rows.features.mean()) == pytest.approx(0.0, abs=1e-4)
     assert float(rows.features.std()) == pytest.approx(1.0, abs=1e-2)

@@ -339,7 +339,7 @@ def test_resume_is_exact(tmp_path):
     halves, whole = (RunDirectory.open(path) for path in sorted(tmp_path.iterdir()))
     assert halves.metrics_file.read_bytes() == whole.metrics_file.read_bytes()
     state = CheckpointStore(halves.checkpoints).load_newest().state
-    assert state["workflow_state"] == {"num_updates": 4}
+    assert state["workflow_state"] == {"num_updates": 4, "accumulation": 1}
 
 
 def test_resume_is_exact_in_the_middle_of_a_chunk(tmp_path):

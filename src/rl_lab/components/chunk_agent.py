@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.accumulation import Accumulating, PartedUpdate, parts_of
 from rl_lab.components.action_chunks import ChunkWorkflow
 from rl_lab.components.broadcast import Broadcast
 from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
@@ -20,9 +21,11 @@ from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.learner import Learner
 from rl_lab.components.unit_range import ObservationRange, UnitRange
 from rl_lab.components.weight_average import WeightAverage
-from rl_lab.core import Batch, Box, Buffer, Observation, WorkflowContext, flat_dim, tree_map
+from rl_lab.core import Batch, Box, Buffer, Observation, WorkflowContext, flat_dim
 from rl_lab.core.ranks import Ranks
 from rl_lab.core.shards import Block, Shards
+
+WEIGHTS = "chunk_weights"  # beside chunks that are taken in parts
 
 
 class ChunkAgent(nn.Module):
@@ -104,21 +107,14 @@ class ChunkAgent(nn.Module):
         if weights is None:
             weights = torch.ones_like(chunks["is_pad"], dtype=torch.float32)
         whole = self._ranks.mean_(weights.sum().clamp(min=1.0))
-        total = weights.new_zeros(())
-        gradients: tuple[Tensor, ...] = ()
-        for part, own in _parts(chunks, weights, num_parts):
-            loss = self.loss(part, own) * (own.sum().clamp(min=1.0) / whole)
-            gradients = _added(gradients, self._gradients(loss, learner))
-            total = total + loss.detach()
-        norm = learner.apply(gradients if self.shards is not None else learner.ranks.means(gradients))
+
+        def loss(part: Batch) -> Tensor:
+            own = part[WEIGHTS]
+            return self.loss(part, own) * (own.sum().clamp(min=1.0) / whole)
+
+        total, norm = learner.descend_over(loss, parts_of({**chunks, WEIGHTS: weights}, num_parts))
         self.average()
         return total, norm
-
-    def _gradients(self, loss: Tensor, learner: Learner) -> tuple[Tensor, ...]:
-        """Return those of this rank; of sharded weights, its part of the mean over ranks."""
-        if self.shards is not None:
-            return self.shards.gradients(loss)
-        return torch.autograd.grad(loss, learner.parameters)
 
     def average(self) -> None:
         """Move the average towards the weights, after a step."""
@@ -141,24 +137,22 @@ class ChunkAgent(nn.Module):
         self._broadcast.take(self.acting, tensors)
 
 
-class AgentWorkflow(ChunkWorkflow):
+class AgentWorkflow(Accumulating, ChunkWorkflow):
     """A workflow of one agent: actors need what it broadcasts, and batches can be taken in parts.
 
     `initialize` sets `agent` and calls `_bind_update`; updates call `_updated`.
     """
 
-    accumulates = True
     agent: ChunkAgent
-    accumulation: int  # parts of a batch
 
     def _bind_update(self, context: WorkflowContext, learn: Callable[[Batch], dict[str, Tensor]]) -> None:
-        self.num_updates, self._num_rows, self._has_ranges = 0, 0, False
-        self._static, self._learning = context.static, learn
-        self._update = context.static(learn)
+        self.num_updates, self._has_ranges = 0, False
+        self._update = PartedUpdate(context, learn)
 
     def _updated(self, chunks: Batch) -> dict[str, Tensor]:
-        self.num_updates, self._num_rows = self.num_updates + 1, len(chunks["is_pad"])
-        return self._update(chunks)
+        self.num_updates += 1
+        learnt: dict[str, Tensor] = self._update(chunks)
+        return learnt
 
     def _fit(self, buffer: Buffer) -> None:
         """Measure before the first update in what limits the data lies."""
@@ -171,22 +165,14 @@ class AgentWorkflow(ChunkWorkflow):
         """Return the part of the weights that this rank holds, where they are sharded."""
         return self.agent.shards
 
-    def split_further(self) -> int | None:
-        """Add up the gradients of twice as many parts."""
-        if 2 * self.accumulation > self._num_rows:
-            return None
-        self.accumulation *= 2
-        self._update = self._static(self._learning)  # what was recorded is of larger parts
-        return self.accumulation
-
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the learning rate follows, and in how many parts a batch is taken."""
-        return {"num_updates": self.num_updates, "accumulation": self.accumulation}
+        return {"num_updates": self.num_updates, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.num_updates = state["num_updates"]
-        self.accumulation = state.get("accumulation", self.accumulation)  # early checkpoints do not say
+        super().set_state(state)
+        self.num_updates, self._has_ranges = state["num_updates"], False  # which lie in the agent, or are measured anew
 
     def broadcast(self) -> dict[str, Tensor]:
         """Return what learns, and the limits of the data: an actor has the rest of the policy."""
@@ -200,19 +186,6 @@ class AgentWorkflow(ChunkWorkflow):
 def _sharded(policy: ChunkPolicy, ranks: Ranks) -> Shards | None:
     """Leave each rank its part of a policy's weights."""
     return ranks.shard(Block(policy, ("loss", "sample")), policy.generator.network.shardable())
-
-
-def _parts(chunks: Batch, weights: Tensor, num_parts: int) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield a batch and its weights in parts of about the same size."""
-    if num_parts == 1:
-        yield chunks, weights
-        return
-    for rows in torch.arange(len(weights), device=weights.device).tensor_split(num_parts):
-        yield tree_map(lambda leaf, rows=rows: leaf[rows], dict(chunks)), weights[rows]
-
-
-def _added(gradients: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(torch._foreach_add(gradients, more)) if gradients else more
 
 
 def _of_steps(weights: Tensor | None, length: int) -> Tensor | None:

@@ -19,6 +19,7 @@ from rl_lab.core.shards import Shards
 from rl_lab.ops.schedules import linear_decay
 
 M = TypeVar("M", bound=nn.Module)
+P = TypeVar("P")
 COMPILABLE = (torch.optim.Adam, torch.optim.AdamW)
 
 
@@ -82,6 +83,27 @@ class Learner:
     def descend(self, loss: Tensor) -> Tensor:
         """Take one step down the gradient of `loss` and return the gradient's norm before clipping; each [S] or []."""
         return descend_together(loss, [self])[0]
+
+    def descend_over(self, loss: Callable[[P], Tensor], parts: Iterable[P]) -> tuple[Tensor, Tensor]:
+        """Take one step down the sum of the losses of parts; return it, and the gradient's norm before clipping.
+
+        What one part needs on the way to its gradient is gone before the next one begins.
+        """
+        total: Tensor | None = None
+        gradients: tuple[Tensor, ...] = ()
+        for part in parts:
+            own = loss(part)
+            more = self._gradients(own)
+            gradients = tuple(torch._foreach_add(gradients, more)) if gradients else more
+            total = own.detach() if total is None else total + own.detach()
+        assert total is not None, "there are no parts"
+        return total, self.apply(gradients if self._shards is not None else self.ranks.means(gradients))
+
+    def _gradients(self, loss: Tensor) -> tuple[Tensor, ...]:
+        """Return those of this rank; of sharded weights, its part of the mean over ranks."""
+        if self._shards is not None:
+            return self._shards.gradients(loss)
+        return torch.autograd.grad(loss, self.parameters)
 
     def apply(self, gradients: tuple[Tensor, ...]) -> Tensor:
         """Take one step down these gradients and return their norm before clipping."""

@@ -134,20 +134,32 @@ class Perception(nn.Module):
         x, mask = self.read(obs)
         return self._encode(self._normalized(x)), mask
 
+    def follow(self, batch: Batch) -> None:
+        """Learn from a whole batch what numbers vectors have, before it is read, in parts or at once."""
+        if self.normalizer is not None:
+            obs = batch["observations"]
+            obs = tree_map(lambda leaf: leaf.transpose(0, 1), obs) if self.is_recurrent else obs
+            self.normalizer.update(self.read(obs)[0].flatten(0, -2))
+
+    def count(self, batch: Batch, ranks: Ranks) -> Tensor | int:
+        """Return how many rows of a whole batch count in a loss, where these are all that is said."""
+        weights = (~batch["is_first"][:, 1:]).float() if self.is_recurrent else batch.get("weights")
+        return len(batch["actions"]) if weights is None else counted(weights, ranks)
+
     def forward(self, batch: Batch, target: Perception, gamma: float) -> Transitions:
-        """Return a batch as rows in features, those of `target` among them; observations are learnt from by the way."""
+        """Return a batch as rows in features, those of `target` among them."""
         return self._of_sequences(batch, target, gamma) if self.is_recurrent else self._of_transitions(batch, target)
 
     def examples(self, batch: Batch) -> Examples:
-        """Return a batch as imitation learns from it; observations are learnt from by the way.
+        """Return a batch as imitation learns from it.
 
         A memory begins where it stood when the sequence was collected, or empty: demonstrations of others have none.
         """
         if not self.is_recurrent:
-            x, mask = self._read(batch["observations"], learn=True)
+            x, mask = self._read(batch["observations"])
             return Examples(self._encode(x), batch["actions"], batch.get("weights"), mask)
         rows = tree_map(lambda leaf: leaf.transpose(0, 1), dict(batch))  # [T, B, ...]
-        x, mask = self._read(rows["observations"], learn=True)
+        x, mask = self._read(rows["observations"])
         starts = rows["is_first"].shape[1]
         carry = tree_map(lambda leaf: leaf[0], rows[CARRY]) if CARRY in rows else self.initial_carry(starts)
         features = self._remember(x, carry, rows["is_first"])[:-1]
@@ -166,7 +178,7 @@ class Perception(nn.Module):
         return target._remember(self._read(rows["observations"])[0], carry, rows["is_first"])[:-1].flatten(0, 1)
 
     def _of_transitions(self, batch: Batch, target: Perception) -> Transitions:
-        x, mask = self._read(batch["observations"], learn=True)
+        x, mask = self._read(batch["observations"])
         next_x, next_mask = self._read(batch["next_observations"])
         with torch.no_grad():
             next_features = self._encode(next_x)
@@ -186,7 +198,7 @@ class Perception(nn.Module):
     def _of_sequences(self, batch: Batch, target: Perception, gamma: float) -> Transitions:
         """Step k leads to row k + 1, unless an episode begins there; the first carry is the one that was stored."""
         rows = tree_map(lambda leaf: leaf.transpose(0, 1), dict(batch))  # [T, B, ...]
-        x, mask = self._read(rows["observations"], learn=True)
+        x, mask = self._read(rows["observations"])
         carry = tree_map(lambda leaf: leaf[0], rows[CARRY])
         features = self._remember(x, carry, rows["is_first"])
         with torch.no_grad():
@@ -215,11 +227,9 @@ class Perception(nn.Module):
     def _normalized(self, x: Any) -> Any:
         return x if self.normalizer is None else self.normalizer(x)
 
-    def _read(self, obs: Observation, *, learn: bool = False) -> tuple[Any, Tensor | None]:
-        """Return the encoder's input and the mask of allowed actions; where asked to, follow the statistics."""
+    def _read(self, obs: Observation) -> tuple[Any, Tensor | None]:
+        """Return the encoder's input and the mask of allowed actions."""
         x, mask = self.read(obs)
-        if self.normalizer is not None and learn:
-            self.normalizer.update(x.flatten(0, -2))
         x = self._normalized(x)
         return (tree_map(self._shifted, x) if self._shift_pad else x), mask
 
@@ -262,13 +272,22 @@ def _kind_hint(space: Space, width: int) -> str:
     return ""
 
 
-def weighted_mean(values: Tensor, weights: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
+def weighted_mean(
+    values: Tensor, weights: Tensor | None, ranks: Ranks = ALONE, count: Tensor | int | None = None
+) -> Tensor:
     """Return the mean of `values` [..., R] over its last dimension; rows of weight 0 do not count.
 
-    The mean of what `ranks` get is the one over all of their rows, however many of each count.
+    The mean of what `ranks` get is the one over all of their rows, however many of each count. Of a part of a batch it
+    is the share of the whole batch's mean, whose `count` is then given.
     """
+    if count is not None:
+        return (values if weights is None else values * weights).sum(-1) / count
     if weights is None:
         return values.mean(-1)
+    return (values * weights).sum(-1) / counted(weights, ranks)
+
+
+def counted(weights: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Return how many rows count: of several ranks the mean of theirs, but 1 at least."""
     count = (weights != 0).sum()
-    count = count if ranks.size == 1 else ranks.mean_(count.to(values.dtype))
-    return (values * weights).sum(-1) / count.clamp_min(1)
+    return (count if ranks.size == 1 else ranks.mean_(count.float())).clamp_min(1)

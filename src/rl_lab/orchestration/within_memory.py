@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_lab.core.buffer import Batch
 from rl_lab.core.context import WorkflowContext
@@ -47,13 +48,18 @@ class WithinMemory:
             if self._context.device.type == "cuda":  # by now the error, which held the update's tensors, is gone
                 torch.cuda.empty_cache()
 
-    def _begun(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        return self._versions(), self._workflow.get_state(), global_rng_state()
+    def _begun(self) -> tuple[int, list[Tensor], dict[str, Any], dict[str, Any]]:
+        statistics = [buffer.clone() for buffer in self._workflow.buffers()]  # an update follows them before it steps
+        return self._versions(), statistics, self._workflow.get_state(), global_rng_state()
 
-    def _begin_again(self, versions: int, state: dict[str, Any], rng: dict[str, Any]) -> int | None:
+    def _begin_again(
+        self, versions: int, statistics: list[Tensor], state: dict[str, Any], rng: dict[str, Any]
+    ) -> int | None:
         """Be as the update began, and return in how many parts it can be taken now; None: it cannot."""
         if versions != self._versions():
             return None
+        for buffer, before in zip(self._workflow.buffers(), statistics, strict=True):
+            buffer.copy_(before)
         self._workflow.set_state(state)
         set_global_rng_state(rng)
         return self._workflow.split_further()

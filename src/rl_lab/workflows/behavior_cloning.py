@@ -9,20 +9,20 @@ predicts chunks of actions does them one after another, or the mean of all chunk
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
+from rl_lab.components.accumulation import Accumulating, PartedUpdate, joined, parts_of
 from rl_lab.components.action_chunks import RecedingHorizon, differs, read_chunks, reject_long_horizons
 from rl_lab.components.array_mlp import fast_forward
+from rl_lab.components.clone_policy import ClonePolicy, NumberKind
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.learner import Learner, trained
-from rl_lab.components.mlp import MLP, orthogonal_linear
+from rl_lab.components.mlp import MLP
 from rl_lab.components.model_actions import ModelActions
-from rl_lab.components.perception import CARRY, Perception, reject_ensemble, weighted_mean
-from rl_lab.components.precision import in_float32
-from rl_lab.components.squashed_heads import HEAD_GAIN, LOG_STD_RANGE
+from rl_lab.components.perception import CARRY, Perception, counted, reject_ensemble, weighted_mean
 from rl_lab.components.temporal_ensemble import TemporalEnsemble
 from rl_lab.core import (
     Actions,
@@ -34,71 +34,25 @@ from rl_lab.core import (
     Metrics,
     Observation,
     Phase,
-    Workflow,
     WorkflowContext,
     hook,
     unknown_name,
 )
 from rl_lab.core.ranges import Count, Natural, Positive
-from rl_lab.ops.world_distributions import BoundedNormal, Joint, MultiOneHot, WorldDistribution
+from rl_lab.ops.world_distributions import Joint, MultiOneHot, WorldDistribution
 
-NumberKind = Literal["gaussian", "squared", "absolute"]
 CHUNK_END = "is_pad"  # of batches of chunks: where the episode was over
 
 
-class Point(BoundedNormal):
-    """Numbers that are certain: a sample is the mean, and minus the error stands for the log-density.
+class _Found(NamedTuple):
+    """What an update found: the most likely actions [B, length, A], those to be learned, and what each weighs [R]."""
 
-    Args:
-        mean: The numbers, [..., A].
-        is_absolute: Whether errors are taken as they are; else squared.
-    """
-
-    def __init__(self, mean: Tensor, is_absolute: bool) -> None:
-        super().__init__(mean, torch.zeros_like(mean))
-        self._is_absolute = is_absolute
-
-    def log_prob(self, actions: Tensor) -> Tensor:
-        """Return minus the sum of the errors."""
-        errors = actions - self.mean
-        return -(errors.abs() if self._is_absolute else errors.square()).sum(-1)
+    actions: Tensor
+    targets: Tensor
+    weights: Tensor | None
 
 
-class ClonePolicy(nn.Module):
-    """A distribution over chunks of actions for every feature vector.
-
-    Args:
-        trunk: `components.actor`.
-        code: What the actions are made of.
-        length: Actions of a chunk.
-        kind: How numbers are learned.
-    """
-
-    def __init__(self, trunk: nn.Module, code: ModelActions, length: int, kind: NumberKind) -> None:
-        super().__init__()
-        self.trunk, self._kind, self._nvec, self._length = trunk, kind, code.nvec, length
-        self._sizes = [code.num_numbers, code.num_numbers if kind == "gaussian" else 0, code.num_choices]
-        width = int(trunk.output_dim)  # type: ignore[arg-type]
-        self.head = orthogonal_linear(width, length * sum(self._sizes), HEAD_GAIN)
-
-    def forward(self, features: Tensor, mask: Tensor | None) -> WorldDistribution:
-        """Return the distribution over chunks [B, length, A]."""
-        return self.distribution(in_float32(self.head, self.trunk(features)), mask)
-
-    def distribution(self, output: Tensor, mask: Tensor | None) -> WorldDistribution:
-        """Return the distribution that belongs to an output of the head."""
-        mean, log_std, logits = output.unflatten(-1, (self._length, -1)).split(self._sizes, -1)
-        parts: list[WorldDistribution] = []
-        if self._sizes[0] and self._kind == "gaussian":
-            parts.append(BoundedNormal(mean.tanh(), log_std.clamp(*LOG_STD_RANGE).exp()))
-        elif self._sizes[0]:
-            parts.append(Point(mean.tanh(), self._kind == "absolute"))
-        if self._nvec:
-            parts.append(MultiOneHot(logits, self._nvec, mask=None if mask is None else mask.unsqueeze(-2)))
-        return parts[0] if len(parts) == 1 else Joint(*parts)
-
-
-class BehaviorCloning(Workflow):
+class BehaviorCloning(Accumulating):
     """Imitation for any actions; components: actor, encoder?, memory?.
 
     Args:
@@ -111,6 +65,7 @@ class BehaviorCloning(Workflow):
         normalize_observations: Normalise vectors by running statistics of the batches.
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient; null leaves it free.
+        accumulation: Parts of a batch whose gradients are added up one after another, which takes less memory.
     """
 
     imitates = reduces_over_ranks = True
@@ -126,6 +81,7 @@ class BehaviorCloning(Workflow):
         normalize_observations: bool = False,
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
+        accumulation: Count = 1,
     ) -> None:
         super().__init__()
         if numbers not in get_args(NumberKind):
@@ -140,7 +96,7 @@ class BehaviorCloning(Workflow):
             raise ConfigError(f"algorithm.ensemble_decay: needs action_horizon=1 and chunks of 2 or more, not {given}")
         self.numbers, self.ensemble_decay, self.max_grad_norm = numbers, ensemble_decay, max_grad_norm
         self.observation_horizon, self.prediction_horizon = observation_horizon, prediction_horizon
-        self.action_horizon = action_horizon
+        self.action_horizon, self.accumulation = action_horizon, accumulation
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
         self.is_chunked = observation_horizon > 1 or prediction_horizon > 1
 
@@ -161,7 +117,7 @@ class BehaviorCloning(Workflow):
         learnt = trained(self.perception, self.policy)
         self.learner = Learner(context, "policy", learnt, lr=1e-3, max_grad_norm=self.max_grad_norm)
         self._output = fast_forward(self.policy.trunk, self.policy.head)
-        self._update = context.static(self._learn)
+        self._update = PartedUpdate(context, self._learn)
         self._horizons = self._make_horizons(context) if self.is_chunked else {}
         self._ensemble = self._make_ensemble(context)
         self._decisions = None if self._ensemble is None else Decisions(self._decide, context)
@@ -261,11 +217,40 @@ class BehaviorCloning(Workflow):
             raise ConfigError(f"phase {phase.name!r}: {has}, which its buffer {phase.buffer!r} has to fit")
         if self.is_chunked or CHUNK_END in batch:
             sizes = {"history": self.observation_horizon, "chunk_length": self.prediction_horizon}
-            return self._update(read_chunks(batch, self._spec, **sizes))
-        keys = ("observations", "actions", "weights", *(("is_first", CARRY) if is_recurrent else ()))
-        return self._update({key: batch[key] for key in keys if key in batch})
+            batch = read_chunks(batch, self._spec, **sizes)
+        else:
+            keys = ("observations", "actions", "weights", *(("is_first", CARRY) if is_recurrent else ()))
+            batch = {key: batch[key] for key in keys if key in batch}
+        metrics: Metrics = self._update(batch)
+        return metrics
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        self.perception.follow(batch)
+        count = None if self.accumulation == 1 else self._count(batch)
+        found: list[_Found] = []
+
+        def loss(part: Batch) -> Tensor:
+            losses, own = self._losses(part)
+            found.append(own)
+            return weighted_mean(losses, own.weights, self.learner.ranks, count)
+
+        total, norm = self.learner.descend_over(loss, parts_of(batch, self.accumulation))
+        weights = [own.weights for own in found if own.weights is not None]
+        quality = self._quality(
+            joined([own.actions for own in found]),
+            joined([own.targets for own in found]),
+            joined(weights) if weights else None,
+        )
+        return {"loss": total, "grad_norm": norm, **quality}
+
+    def _count(self, batch: Batch) -> Tensor | int:
+        """Return how many actions of a batch count."""
+        if CHUNK_END in batch:
+            return counted((~batch[CHUNK_END]).float(), self.learner.ranks)
+        return self.perception.count(batch, self.learner.ranks)
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, _Found]:
+        """Return the loss of each action [R], and what was found."""
         seen = self.perception.examples(batch)
         targets, mask, weights = self.code.read(seen.actions), seen.mask, seen.weights
         if CHUNK_END in batch:
@@ -273,9 +258,7 @@ class BehaviorCloning(Workflow):
         else:
             targets = targets.unsqueeze(1)
         pi = self.policy(seen.features.flatten(1), mask)
-        loss = weighted_mean(-pi.log_prob(targets).flatten(), weights, self.learner.ranks)
-        norm = self.learner.descend(loss)
-        return {"loss": loss.detach(), "grad_norm": norm, **self._quality(pi.mode().detach(), targets, weights)}
+        return -pi.log_prob(targets).flatten(), _Found(pi.mode().detach(), targets, weights)
 
     def _quality(self, actions: Tensor, targets: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
         """Return the mean error of numbers, in [-1, 1], and how often the choices are the right ones."""

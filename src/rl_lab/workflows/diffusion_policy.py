@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rl_lab.components.accumulation import Accumulating, PartedUpdate, parts_of
 from rl_lab.components.action_chunks import ChunkWorkflow, RecedingHorizon, read_chunks, reject_long_horizons
 from rl_lab.components.broadcast import Broadcast
 from rl_lab.components.chunk_policy import ChunkPolicy, bound_policy
@@ -39,7 +40,7 @@ from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.ops.schedules import warm_cosine
 
 
-class DiffusionPolicy(ChunkWorkflow):
+class DiffusionPolicy(Accumulating, ChunkWorkflow):
     """Imitation for continuous actions; components: generator (Diffusion or FlowMatching), encoder? (ResNet).
 
     Args:
@@ -52,6 +53,7 @@ class DiffusionPolicy(ChunkWorkflow):
         warmup_updates: Updates until the learning rate is reached.
         mask_padding: Learn nothing from steps after the end of an episode; false: its last action is repeated there.
         max_grad_norm: Longest gradient; null leaves it free.
+        accumulation: Parts of a batch whose gradients are added up one after another, which takes less memory.
     """
 
     imitates = reduces_over_ranks = True
@@ -68,6 +70,7 @@ class DiffusionPolicy(ChunkWorkflow):
         warmup_updates: Natural = 500,
         mask_padding: bool = False,
         max_grad_norm: Positive | None = None,
+        accumulation: Count = 1,
     ) -> None:
         super().__init__()
         if action_horizon > prediction_horizon:
@@ -77,7 +80,7 @@ class DiffusionPolicy(ChunkWorkflow):
             )
         self.observation_horizon, self.prediction_horizon = observation_horizon, prediction_horizon
         self.action_horizon, self.mask_padding, self.max_grad_norm = action_horizon, mask_padding, max_grad_norm
-        self.average_power, self.average_most = average_power, average_most
+        self.average_power, self.average_most, self.accumulation = average_power, average_most, accumulation
         self.learning_rate_schedule, self.warmup_updates = learning_rate_schedule, warmup_updates
 
     def initialize(self, context: WorkflowContext) -> None:
@@ -104,7 +107,7 @@ class DiffusionPolicy(ChunkWorkflow):
         self.num_updates, self._has_ranges = 0, False
         ranges = {"observation_range": self.observation_range, "action_range": self.action_range}
         self._loss, self._broadcast = context.fuse(self.policy.loss), Broadcast(self.policy, ranges)
-        self._update = context.static(self._learn)
+        self._update = PartedUpdate(context, self._learn)
         self._horizon = RecedingHorizon(
             self._plan, history=self.observation_horizon, num_actions=self.action_horizon, context=context
         )
@@ -152,12 +155,22 @@ class DiffusionPolicy(ChunkWorkflow):
         return rate
 
     def _learn(self, chunks: Batch) -> dict[str, Tensor]:
-        seen = self.observation_range(chunks["observations"])
-        actions = self.action_range(chunks["actions"].reshape(*chunks["is_pad"].shape, self.action_dim))
-        loss = self._loss(seen, actions, (~chunks["is_pad"]).float() if self.mask_padding else None)
-        norm = self.learner.descend(loss)
+        whole = self._num_learned(chunks)
+
+        def loss(part: Batch) -> Tensor:
+            seen = self.observation_range(part["observations"])
+            actions = self.action_range(part["actions"].reshape(*part["is_pad"].shape, self.action_dim))
+            mean: Tensor = self._loss(seen, actions, (~part["is_pad"]).float() if self.mask_padding else None)
+            return mean if self.accumulation == 1 else mean * (self._num_learned(part) / whole)
+
+        total, norm = self.learner.descend_over(loss, parts_of(chunks, self.accumulation))
         self.average.update(self.policy)
-        return {"loss": loss.detach(), "grad_norm": norm}
+        return {"loss": total, "grad_norm": norm}
+
+    def _num_learned(self, chunks: Batch) -> Any:
+        """Return how many steps of chunks count in the loss."""
+        pad = chunks["is_pad"]
+        return (~pad).sum() if self.mask_padding else pad.numel()
 
     def broadcast(self) -> dict[str, Tensor]:
         """Return what an actor needs: the ranges, and of the weights that act those that learn."""
@@ -169,8 +182,9 @@ class DiffusionPolicy(ChunkWorkflow):
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the warm-up counts."""
-        return {"num_updates": self.num_updates}
+        return {"num_updates": self.num_updates, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.num_updates = state["num_updates"]
+        super().set_state(state)
+        self.num_updates, self._has_ranges = state["num_updates"], False

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rl_lab.components.accumulation import Accumulating, PartedUpdate, joined, parts_of
 from rl_lab.components.action_values import ValueRange
 from rl_lab.components.continuous_actions import reject_actions
 from rl_lab.components.discrete_values import DiscreteValues, Distribution, Loss, allowed, chosen, make_returns
@@ -40,7 +41,6 @@ from rl_lab.core import (
     Observation,
     Phase,
     Update,
-    Workflow,
     WorkflowContext,
     hook,
 )
@@ -49,7 +49,7 @@ from rl_lab.ops.distributions import masked_logits
 from rl_lab.ops.schedules import linear_decay
 
 
-class DQN(Workflow):
+class DQN(Accumulating):
     """DQN and Rainbow for discrete actions; components: critic, value? (of dueling), encoder?, memory?.
 
     Args:
@@ -76,6 +76,7 @@ class DQN(Workflow):
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient; null leaves it free.
         learning_rate_schedule: constant or linear (to 0 at the end of the phase).
+        accumulation: Parts of a batch whose gradients are added up one after another, which takes less memory.
     """
 
     reduces_over_ranks = True
@@ -106,6 +107,7 @@ class DQN(Workflow):
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
         learning_rate_schedule: Literal["constant", "linear"] = "constant",
+        accumulation: Count = 1,
     ) -> None:
         super().__init__()
         if munchausen and double:
@@ -124,6 +126,7 @@ class DQN(Workflow):
         self.epsilon_eval, self.random_steps = epsilon_eval, random_steps
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
         self.max_grad_norm, self.learning_rate_schedule = max_grad_norm, learning_rate_schedule
+        self.accumulation = accumulation
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put a head on the component, copy the target and build the optimiser `critic`."""
@@ -155,7 +158,7 @@ class DQN(Workflow):
         self.critics = Learner(context, "critic", parameters, max_grad_norm=self.max_grad_norm)
         self.counters = context.counters
         self.num_updates = 0
-        self._update = context.static(self._learn)
+        self._update = PartedUpdate(context, self._learn)
 
     @property
     def batch_kinds(self) -> tuple[BatchKind, ...]:
@@ -199,17 +202,24 @@ class DQN(Workflow):
 
     def _learn(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Move the critic towards its targets; return metrics and the errors [R] that priorities are made of."""
-        rows = self.perception(batch, self.target_perception, self.gamma)
-        targets = self._soft_targets(rows, batch) if self.munchausen else self._targets(rows)
-        outputs = chosen(self.critic(rows.features), rows.actions)
-        losses = self.critic.returns.losses(outputs, targets)  # [R]
-        loss = weighted_mean(losses, rows.weights, self.critics.ranks)
-        norm = self.critics.descend(loss)
-        values = self.critic.values(outputs.detach())
-        errors = losses.detach() if self.critic.returns.num_outputs else (values - targets).abs()
+        self.perception.follow(batch)
+        count = None if self.accumulation == 1 else self.perception.count(batch, self.critics.ranks)
+        values: list[Tensor] = []
+        errors: list[Tensor] = []
+
+        def loss(part: Batch) -> Tensor:
+            rows = self.perception(part, self.target_perception, self.gamma)
+            targets = self._soft_targets(rows, part) if self.munchausen else self._targets(rows)
+            outputs = chosen(self.critic(rows.features), rows.actions)
+            losses = self.critic.returns.losses(outputs, targets)  # [R]
+            values.append(self.critic.values(outputs.detach()))
+            errors.append(losses.detach() if self.critic.returns.num_outputs else (values[-1] - targets).abs())
+            return weighted_mean(losses, rows.weights, self.critics.ranks, count)
+
+        total, norm = self.critics.descend_over(loss, parts_of(batch, self.accumulation))
         if self.target_update_every == 1:
             self._move_targets()
-        return {"critic_loss": loss.detach(), "critic_grad_norm": norm, "q": values.mean()}, errors
+        return {"critic_loss": total, "critic_grad_norm": norm, "q": joined(values).mean()}, joined(errors)
 
     @torch.no_grad()
     def _targets(self, rows: Transitions) -> Tensor:
@@ -244,8 +254,9 @@ class DQN(Workflow):
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the target's moves count."""
-        return {"num_updates": self.num_updates}
+        return {"num_updates": self.num_updates, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
+        super().set_state(state)
         self.num_updates = state["num_updates"]

@@ -44,6 +44,7 @@ class FlowSAC(DiffusionPolicy):
         max_grad_norm: Longest gradient of each network; null leaves it free.
     """
 
+    accumulates = False  # critics and policy learn from the same rows at once
     imitates = False  # beside a teacher, what was done is what is learned from
     reduces_over_ranks = False  # nobody has compared it with that of one process
 

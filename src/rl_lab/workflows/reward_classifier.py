@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rl_lab.components.accumulation import Accumulating, PartedUpdate, joined, parts_of
 from rl_lab.components.classifier import Classifier
 from rl_lab.components.learner import Learner
 from rl_lab.components.model_actions import ModelActions
@@ -26,7 +27,6 @@ from rl_lab.core import (
     Observation,
     Phase,
     Picture,
-    Workflow,
     WorkflowContext,
     hook,
     tree_map,
@@ -38,7 +38,7 @@ from rl_lab.ops.calibration import reliability
 PICTURE_DIMS = 4  # [B, C, H, W]
 
 
-class RewardClassifier(Workflow):
+class RewardClassifier(Accumulating):
     """Learns labels of frames; components: classifier; buffers: LabelledFrames.
 
     Args:
@@ -47,6 +47,7 @@ class RewardClassifier(Workflow):
         image_shift: Pixels by which pictures are moved at random while learning; 0: none.
         report_rows: Frames that are looked at together when what is held out is judged.
         max_grad_norm: Longest gradient; null leaves it free.
+        accumulation: Parts of a batch whose gradients are added up one after another, which takes less memory.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class RewardClassifier(Workflow):
         image_shift: Natural = 0,
         report_rows: Count = 256,
         max_grad_norm: Positive | None = None,
+        accumulation: Count = 1,
     ) -> None:
         super().__init__()
         self.threshold, self.num_bins, self.image_shift = threshold, num_bins, image_shift
-        self.report_rows, self.max_grad_norm = report_rows, max_grad_norm
+        self.report_rows, self.max_grad_norm, self.accumulation = report_rows, max_grad_norm, accumulation
 
     def initialize(self, context: WorkflowContext) -> None:
         """Make the classifier for what the environment shows, and its optimiser `classifier`."""
@@ -72,7 +74,7 @@ class RewardClassifier(Workflow):
         self._actions, self._device = ModelActions(context.spec, "RewardClassifier"), context.device
         parameters = list(self.classifier.parameters())
         self.learner = Learner(context, "classifier", parameters, max_grad_norm=self.max_grad_norm)
-        self._update = context.static(self._learn)
+        self._update = PartedUpdate(context, self._learn)
 
     def act(
         self, obs: Observation, carry: Carry, *, is_first: Tensor, explore: bool, step: int
@@ -84,17 +86,25 @@ class RewardClassifier(Workflow):
     @hook
     def update_classifier(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Descend the cross-entropy of one batch of frames."""
-        return self._update({key: batch[key] for key in ("observations", "labels")})
+        metrics: Metrics = self._update({key: batch[key] for key in ("observations", "labels")})
+        return metrics
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        seen = batch["observations"]
-        self.classifier.measure(seen)
+        self.classifier.measure(batch["observations"])
         self.classifier.train()
-        logits = self.classifier(tree_map(self._moved, seen) if self.image_shift else seen)
-        loss = F.cross_entropy(logits, batch["labels"])
-        norm = self.learner.descend(loss)
-        right = (logits.detach().argmax(-1) == batch["labels"]).float().mean()
-        return {"loss": loss.detach(), "accuracy": right, "grad_norm": norm}
+        count = len(batch["labels"])
+        found: list[Tensor] = []
+
+        def loss(part: Batch) -> Tensor:
+            seen, labels = part["observations"], part["labels"]
+            logits = self.classifier(tree_map(self._moved, seen) if self.image_shift else seen)
+            found.append(logits.detach())
+            mean = F.cross_entropy(logits, labels)
+            return mean if self.accumulation == 1 else mean * (len(labels) / count)
+
+        total, norm = self.learner.descend_over(loss, parts_of(batch, self.accumulation))
+        right = (joined(found).argmax(-1) == batch["labels"]).float().mean()
+        return {"loss": total, "accuracy": right, "grad_norm": norm}
 
     def _moved(self, x: Tensor) -> Tensor:
         return random_shift(x, self.image_shift) if x.ndim == PICTURE_DIMS else x

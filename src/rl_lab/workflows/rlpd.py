@@ -16,11 +16,12 @@ from torch import Tensor
 
 from rl_lab.components.action_values import ActionValues, descend_critics
 from rl_lab.components.continuous_actions import reject_actions
+from rl_lab.components.critic_updates import CriticUpdate
 from rl_lab.components.hands import ArmsAndHands, Hands
 from rl_lab.components.learner import Learner, frozen_copy, polyak, trained
 from rl_lab.components.perception import Transitions, reject_widths
 from rl_lab.components.policies import Mask
-from rl_lab.core import Discrete, EnvSpec, WorkflowContext, flat_dim
+from rl_lab.core import Batch, Discrete, EnvSpec, WorkflowContext, flat_dim
 from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 from rl_lab.workflows.sac import SAC
 
@@ -42,6 +43,7 @@ class RLPD(SAC):
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient of each network; null leaves it free.
         hands: Entries of the action that are chosen by the grasp critic; null: none are.
+        accumulation: Parts of a batch whose gradients, of the critics and encoders, are added up for less memory.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RLPD(SAC):
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
         hands: Hands | None = None,
+        accumulation: Count = 1,
     ) -> None:
         super().__init__(
             gamma=gamma,
@@ -72,6 +75,7 @@ class RLPD(SAC):
             normalize_observations=normalize_observations,
             image_shift=image_shift,
             max_grad_norm=max_grad_norm,
+            accumulation=accumulation,
         )
         self.backup_entropy, self.hands = backup_entropy, hands
 
@@ -113,12 +117,16 @@ class RLPD(SAC):
         _, value = self._soft_terms(pi, self.target_critic, rows.next_target_features, self._lowest)
         return rows.rewards + rows.discounts * value
 
-    def _descend_critic(self, rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
-        """Move the critics towards their targets; those of the arms read nothing of the hands."""
-        if self.split is None:
-            return super()._descend_critic(rows)
-        metrics, errors = super()._descend_critic(rows._replace(actions=self.split.arms(rows.actions)))
-        return metrics | self._descend_grasp_critic(rows, self.split.chosen(rows.actions)), errors
+    def _valued(self, actions: Tensor) -> Tensor:
+        """Return what critics read of the actions that were taken: those of the arms nothing of the hands."""
+        return super()._valued(actions if self.split is None else self.split.arms(actions))
+
+    def _descend_critic(self, batch: Batch) -> CriticUpdate:
+        """Move all critics towards their targets."""
+        rows, metrics, errors = super()._descend_critic(batch)
+        if self.split is not None:
+            metrics |= self._descend_grasp_critic(rows, self.split.chosen(rows.actions))
+        return CriticUpdate(rows, metrics, errors)
 
     def _descend_grasp_critic(self, rows: Transitions, choice: Tensor) -> dict[str, Tensor]:
         """Move the grasp critic towards `r + discount Q'(s', argmax Q(s', .))`; it only reads features."""
@@ -126,7 +134,7 @@ class RLPD(SAC):
             best = self.grasp_critic(rows.next_features, None).mean(0).argmax(-1)
             value = self.target_grasp_critic(rows.next_target_features, best).amin(0)
             targets = rows.rewards + rows.discounts * value
-        outputs = self.grasp_critic(rows.features.detach(), choice)
+        outputs = self.grasp_critic(rows.features, choice)
         metrics, _ = descend_critics(self.grasp_critic, self.graspers, outputs, targets, rows.weights)
         return {"grasp_loss": metrics["critic_loss"], "grasp_q": metrics["q"]}
 

@@ -15,8 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_lab.components.action_values import ActionValues, ValueRange, descend_critics, random_members
+from rl_lab.components.accumulation import Accumulating, PartedUpdate
+from rl_lab.components.action_values import ActionValues, ValueRange, random_members
 from rl_lab.components.continuous_actions import ActionScale
+from rl_lab.components.critic_updates import CriticUpdate, Judged, update_critics
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.learner import Learner, frozen_copy, polyak, set_rates, trained
 from rl_lab.components.perception import CARRY, Perception, Transitions, reject_widths, weighted_mean
@@ -35,7 +37,6 @@ from rl_lab.core import (
     Observation,
     Phase,
     Update,
-    Workflow,
     WorkflowContext,
     flat_dim,
     hook,
@@ -46,7 +47,7 @@ from rl_lab.ops.distributions import Distribution
 DISCRETE_ENTROPY_SHARE = 0.98  # of the largest entropy there is; Christodoulou, 2019
 
 
-class SAC(Workflow):
+class SAC(Accumulating):
     """SAC for continuous and discrete actions; components: actor, critic (EnsembleMLP), encoder?, memory?.
 
     Args:
@@ -68,6 +69,7 @@ class SAC(Workflow):
         image_shift: Pixels by which images are moved at random (DrQ: 4); 0: none.
         max_grad_norm: Longest gradient of each network; null leaves it free.
         learning_rate_schedule: constant or linear (to 0 at the end of the phase), of all optimisers.
+        accumulation: Parts of a batch whose gradients, of the critics and encoders, are added up for less memory.
     """
 
     reduces_over_ranks = True
@@ -92,6 +94,7 @@ class SAC(Workflow):
         image_shift: Natural = 0,
         max_grad_norm: Positive | None = None,
         learning_rate_schedule: Literal["constant", "linear"] = "constant",
+        accumulation: Count = 1,
     ) -> None:
         super().__init__()
         self.gamma, self.tau, self.reward_scale = gamma, tau, reward_scale
@@ -101,7 +104,7 @@ class SAC(Workflow):
         self.policy_delay, self.random_steps = policy_delay, random_steps
         self.value_range, self.max_grad_norm = value_range, max_grad_norm
         self.normalize_observations, self.image_shift = normalize_observations, image_shift
-        self.learning_rate_schedule = learning_rate_schedule
+        self.learning_rate_schedule, self.accumulation = learning_rate_schedule, accumulation
 
     def initialize(self, context: WorkflowContext) -> None:
         """Put heads on the components, copy the targets and build the optimisers `critic`, `actor` and `alpha`."""
@@ -128,8 +131,8 @@ class SAC(Workflow):
         self.actors = Learner(context, "actor", trained(self.policy), max_grad_norm=norm)
         self.alphas = None if self.entropy_goal is None else Learner(context, "alpha", [self.log_alpha])
         self.num_updates = 0
-        self._update_all = context.static(self._learn_all)
-        self._update_critic = context.static(self._learn_critic) if self.policy_delay > 1 else self._update_all
+        self._update = PartedUpdate(context, self._learn_all)
+        self._update_critic = PartedUpdate(context, self._learn_critic) if self.policy_delay > 1 else self._update
 
     def _make_policy(self, spec: EnvSpec, trunk: nn.Module) -> Policy:
         if isinstance(spec.action, Discrete):
@@ -185,29 +188,38 @@ class SAC(Workflow):
     def update_agent(self, batch: Batch, *, phase: Phase) -> Metrics | Update:
         """Descend the losses of critics, policy and temperature on one batch, and move the targets."""
         self.num_updates += 1
-        update = self._update_all if self.num_updates % self.policy_delay == 0 else self._update_critic
+        update = self._update if self.num_updates % self.policy_delay == 0 else self._update_critic
         rate = set_rates((self.critics, self.actors, self.alphas), self.learning_rate_schedule, phase.progress)
         learnt, errors = update({key: batch[key] for key in self.perception.reads if key in batch})
         metrics: Metrics = {**learnt, **rate}
         return Update(metrics, {"priorities": errors}) if "weights" in batch else metrics
 
     def _learn_all(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        rows = self.perception(batch, self.target_perception, self.gamma)
-        metrics, errors = self._descend_critic(rows)
-        metrics |= self._descend_actor(rows.features.detach(), rows)
+        rows, metrics, errors = self._descend_critic(batch)
+        metrics |= self._descend_actor(rows.features, rows)
         self._move_targets()
         return metrics, errors
 
     def _learn_critic(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        metrics, errors = self._descend_critic(self.perception(batch, self.target_perception, self.gamma))
+        _, metrics, errors = self._descend_critic(batch)
         self._move_targets()
         return metrics, errors
 
-    def _descend_critic(self, rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
-        """Move the critics towards their targets; return metrics and the errors [R] that priorities are made of."""
+    def _parted_updates(self) -> tuple[PartedUpdate[Any], ...]:
+        return self._update, self._update_critic
+
+    def _descend_critic(self, batch: Batch) -> CriticUpdate:
+        """Move the critics, and the encoder, towards their targets."""
+        return update_critics(self.critic, self.critics, self.perception, self._judged, batch, self.accumulation)
+
+    def _judged(self, batch: Batch) -> Judged:
+        rows = self.perception(batch, self.target_perception, self.gamma)
         targets = self._targets(rows)
-        outputs = self.critic(rows.features, self.policy.recorded(rows.actions))
-        return descend_critics(self.critic, self.critics, outputs, targets, rows.weights)
+        return Judged(rows, self.critic(rows.features, self._valued(rows.actions)), targets)
+
+    def _valued(self, actions: Tensor) -> Tensor:
+        """Return what critics read of the actions that were taken."""
+        return self.policy.recorded(actions)
 
     @torch.no_grad()
     def _targets(self, rows: Transitions) -> Tensor:
@@ -260,8 +272,9 @@ class SAC(Workflow):
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of updates, which the policy's delay counts."""
-        return {"num_updates": self.num_updates}
+        return {"num_updates": self.num_updates, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
+        super().set_state(state)
         self.num_updates = state["num_updates"]

@@ -219,12 +219,14 @@ class SQL(Workflow):
         return {key: batch[key] for key in self.perception.reads if key in batch} | {"rewards": scale * rewards}
 
     def _learn_both(self, tasks: Sequence[int], batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        self.perception.follow(batch)
         rows = self.perception(batch, self.target_perception, self.gamma)
         metrics, errors = self._descend_critic(rows, tasks)
         return metrics | self._descend_policy(rows.features.detach(), rows.weights), errors
 
     def _learn_policy(self, batch: Batch) -> dict[str, Tensor]:
         if self.perception.is_recurrent:
+            self.perception.follow(batch)
             rows = self.perception(batch, self.target_perception, self.gamma)
             return self._descend_policy(rows.features.detach(), rows.weights)
         features, _, _ = self.perception.step(batch["observations"], None, batch["rewards"])  # statistics stay, too
