@@ -28,7 +28,7 @@ class ExperimentConfig(Block):
     num_seeds: Count = Field(
         default=1,
         description="Agents that are trained as one, with seeds `seed`, `seed + 1` and so on, each in `num_envs` "
-        "environments of its own (Dreamer); all counts of env steps are of each of them.",
+        "environments of its own (Dreamer, PlaNet); all counts of env steps are of each of them.",
     )
     devices: Count = Field(
         default=1,
