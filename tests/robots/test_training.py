@@ -125,7 +125,7 @@ def test_the_rolling_robot_learns_to_follow_its_command(tmp_path):
 
 @pytest.mark.learning
 def test_the_quadruped_learns_to_walk(tmp_path):
-    """Half of the packaged experiment, about 6 minutes on 2 cores: it moves as told, and does not fall."""
+    """A quarter of the packaged experiment, about 4 minutes on 2 cores: it moves as told, and does not fall."""
     budget = ["training.total_timesteps=2_457_600", "training.eval_frequency=100_000_000"]
     before, after = evaluations("quadruped_flat_ppo", tmp_path, *budget)
     assert after["info/velocity_error"] < 0.5 * before["info/velocity_error"]

@@ -19,7 +19,7 @@ STATE_FIELDS = ("qpos", "qvel", "ctrl", "xfrc_applied")  # what a caller may wri
 BACKENDS = ("auto", "cpu", "warp")
 NOT_EXACT = (
     "steps of mujoco_warp differ in their last bits: a resumed run goes on where it was and ends in other bits "
-    "(not with environment.simulation.deterministic=true, which is slower)"
+    "(environment.simulation.deterministic=true puts contacts and sums in order; that this is enough is not shown yet)"
 )
 NO_GRAPHS = "CUDA graphs are off, which makes steps several times slower: warp has no memory pool on this device"
 

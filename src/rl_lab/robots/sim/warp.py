@@ -38,7 +38,7 @@ class WarpSim(TensorSim):
         num_envs: Number of worlds.
         device: Where the tensors live and the physics runs.
         randomized: Model fields with a value per world.
-        deterministic: Contacts, constraint rows and sums are in order: the same bits again, more slowly.
+        deterministic: Contacts, constraint rows and sums are in order, which is slower.
         contacts: Contacts per world there is room for, on average.
         constraints: Constraint rows per world there is room for.
         dump_dir: Where the state of a world that is not finite is written.
@@ -58,7 +58,8 @@ class WarpSim(TensorSim):
         super().__init__(model, num_envs, torch.device(device), dump_dir)
         if self.device.type == "cuda" and self.device.index is None:  # Warp wants its number
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self.deterministic = deterministic
+        self._is_in_order = deterministic
+        self.deterministic = deterministic and self.device.type == "cpu"  # on a GPU it has not been shown
         self._place = wp.device_from_torch(self.device)
         self.uses_graphs = self._place.is_cuda and wp.is_mempool_enabled(self._place)
         with wp.ScopedDevice(self._place):
@@ -85,7 +86,7 @@ class WarpSim(TensorSim):
         for name in options:
             values = np.repeat(getattr(m.opt, name).numpy(), self.num_envs, axis=0)
             setattr(m.opt, name, wp.array(values, dtype=getattr(m.opt, name).dtype))
-        m.opt.deterministic = mjw.DeterminismType.ALL if self.deterministic else mjw.DeterminismType.NONE
+        m.opt.deterministic = mjw.DeterminismType.ALL if self._is_in_order else mjw.DeterminismType.NONE
         m.opt.warn_overflow = 0  # printing costs time: `watch` counts instead
         self._fields = {name: self._view(getattr(m, name), getattr(self.model, name)) for name in fields}
         for name in options:
