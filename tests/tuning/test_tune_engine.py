@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from rl_lab.cli.tune import _check_engine
 from rl_lab.config.allow_list import AllowList, load_plugins
 from rl_lab.config.targets import Targets
-from rl_lab.core.errors import ConfigError
+from rl_lab.core.errors import ConfigError, UsageError
 from rl_lab.tuning.sweep_file import read_sweep
 from rl_lab.tuning.trial_configs import open_configs
 from rl_lab.tuning.tune_engine import check_engine, settings_of, steps_per_report
@@ -105,32 +106,43 @@ def test_a_population_by_tune_is_killed_and_goes_on_from_exact_states(place):
         assert f"lr: {trial['values']['optimizers.policy.lr']}" in config
 
 
+def checked():
+    """Read the file as `lab tune --engine tune` does, and return what it finds out before anything is written."""
+    file = read_sweep("search.yaml")
+    with open_configs(file, Targets(AllowList(load_plugins([PLUGIN]))), "conf") as configs:
+        check_engine(file, configs, file.tune)
+        return steps_per_report(configs, file.tune)
+
+
 @pytest.mark.parametrize(
     ("options", "extra", "message"),
     [
-        ("{trials: 2}", "", "tune.pruner: 'median' is not for --engine tune (choices: halving, none)"),
-        ("{trials: 2, pruner: none, score: best}", "", "tune.score: 'best' is not for --engine tune (choices: last)"),
+        ("{trials: 2}", "", r"tune.pruner: 'median' is not for --engine tune \(choices: halving, none\)"),
+        (
+            "{trials: 2, pruner: none, score: best}",
+            "",
+            r"tune.score: 'best' is not for --engine tune \(choices: last\)",
+        ),
         ("{trials: 2, pruner: none}", "seeds: [1, 2]\n", "seeds: with --engine tune every trial is one run"),
     ],
 )
 def test_what_tune_is_not_asked_to_do_is_one_line(place, options, extra, message):
     write(options, extra)
     Path("search.yaml").write_text(Path("search.yaml").read_text().replace("  experiment.seed: {int: [1, 100]}\n", ""))
-    line = finish(WORDS, place, code=2).splitlines()[-1]
-    assert line.startswith(f"error: {message}")
-    assert not Path("found").exists()
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        checked()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--engine", "tune"], "--engine tune goes with --on ray"),
-        (["--engine", "tun", "--on", "ray"], "unknown --engine 'tun'; did you mean 'tune'? (choices: lab, tune)"),
+        (("tune", "local"), "--engine tune goes with --on ray"),
+        (("tun", "ray"), r"unknown --engine 'tun'; did you mean 'tune'\? \(choices: lab, tune\)"),
     ],
 )
-def test_an_engine_that_is_not_there_is_one_line(place, words, message):
-    write("{trials: 2, pruner: none}")
-    assert finish(["tune", "search.yaml", *CONFIG, *words], place, code=2).splitlines()[-1] == f"error: {message}"
+def test_an_engine_that_is_not_there_is_one_line(words, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        _check_engine(*words)
 
 
 @pytest.mark.parametrize(
@@ -143,21 +155,14 @@ def test_an_engine_that_is_not_there_is_one_line(place, words, message):
 )
 def test_reports_come_with_evaluations_or_rounds(place, options, steps):
     write(options)
-    file = read_sweep("search.yaml")
-    with open_configs(file, Targets(AllowList(load_plugins([PLUGIN]))), "conf") as configs:
-        check_engine(file, configs, file.tune)
-        assert steps_per_report(configs, file.tune) == steps
+    assert checked() == steps
 
 
 def test_a_search_without_evaluations_needs_a_word(place):
     write("{trials: 2, pruner: none}")
     Path("search.yaml").write_text(Path("search.yaml").read_text().replace("eval_frequency=128", "eval_frequency=null"))
-    file = read_sweep("search.yaml")
-    with (
-        open_configs(file, Targets(AllowList(load_plugins([PLUGIN]))), "conf") as configs,
-        pytest.raises(ConfigError, match=r"^training.eval_frequency: --engine tune compares"),
-    ):
-        check_engine(file, configs, file.tune)
+    with pytest.raises(ConfigError, match=r"^training.eval_frequency: --engine tune compares"):
+        checked()
 
 
 def test_what_a_searcher_chose_becomes_options(place):

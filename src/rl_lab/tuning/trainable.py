@@ -45,6 +45,7 @@ class LabTrainable(tune.Trainable):
     every_steps: int = 1
     metric: str | None = None  # that every report must hold
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # from what Tune says of a trial to its options
+    _settings: dict[str, Any]  # options of the trial
     _origin: dict[str, str]  # options by which the run goes on from another's
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -170,6 +171,8 @@ class KeptPopulation(PopulationBasedTraining):
         share: Of the members, the worst, that become copies of the best.
         explore: From a donor's config to that of its copy.
     """
+
+    _next_perturbation_sync: float
 
     def __init__(self, file: Path, share: float, explore: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         given: dict[str, Any] = {"quantile_fraction": share, "custom_explore_fn": explore}
