@@ -16,7 +16,7 @@ from rl_lab.config.targets import Targets
 from rl_lab.core.errors import ConfigError, UsageError
 from rl_lab.tuning.sweep_file import read_sweep
 from rl_lab.tuning.trial_configs import open_configs
-from rl_lab.tuning.tune_engine import check_engine, settings_of, steps_per_report
+from rl_lab.tuning.tune_engine import begun, check_engine, settings_of, steps_per_report
 from tests.config.tiny import PLUGIN
 from tests.tuning.sweep_process import CONFIG, LAB_WORDS, check_rows, finish, lab, rows, wait_for
 from tests.tuning.test_tune_command import last_json
@@ -163,6 +163,11 @@ def test_a_search_without_evaluations_needs_a_word(place):
     Path("search.yaml").write_text(Path("search.yaml").read_text().replace("eval_frequency=128", "eval_frequency=null"))
     with pytest.raises(ConfigError, match=r"^training.eval_frequency: --engine tune compares"):
         checked()
+
+
+def test_trials_are_numbered_as_they_began_in_whatever_order_they_are_restored():
+    names = ["E_c_3_lr=1_2026-11-19_21-10-16", "E_a_2_lr=9_2026-11-19_21-10-15", "E_b_1_lr=5_2026-11-18_23-59-59"]
+    assert sorted((f"/somewhere/{name}" for name in names), key=begun) == [f"/somewhere/{name}" for name in names[::-1]]
 
 
 def test_what_a_searcher_chose_becomes_options(place):

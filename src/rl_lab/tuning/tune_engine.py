@@ -35,6 +35,7 @@ FOLDER = ".ray_tune"
 BASE, BEST = Trial("base"), Trial("best")
 MEMBER = "member"  # key of a trial's config that holds all values, where no searcher chose them
 EVALUATION = "training.eval_frequency"
+_STAMP = len("2026-11-19_21-10-15")  # that the name of a trial's directory ends with
 _LONG = 300  # letters of an error
 
 
@@ -114,7 +115,8 @@ class TuneSearch:
             how["search_alg"] = self._searcher(mode)
         resources = {"cpu": given["cpus_per_trial"], "gpu": given["gpus_per_trial"] or 0}
         with self._directory.claim("tune"), handling((signal.SIGTERM,), _as_interrupt):
-            results = tuned(self._trainable(), self._directory.path / FOLDER, resources, space, **how)
+            found = tuned(self._trainable(), self._directory.path / FOLDER, resources, space, **how)
+        results = sorted(found, key=lambda result: begun(result.path))
         rows = [self._row(number, result) for number, result in enumerate(results)]
         if all(row["state"] != "running" for row in rows):
             for row, result in zip(rows, results, strict=True):
@@ -199,6 +201,12 @@ def write_report(
         report["command"] = f"lab evaluate {directory.run_path(Trial(ended[0]['run']))}"
     replace_file(directory.path / "report.json", json.dumps(report, indent=1) + "\n")
     return report
+
+
+def begun(path: str) -> tuple[str, str]:
+    """Return when a trial was begun, and its name: what trials are numbered by. Tune restores them in any order."""
+    name = Path(path).name
+    return name[-_STAMP:], name
 
 
 def _suggest_all(space: Mapping[str, Any], trial: Any) -> None:
