@@ -1,9 +1,11 @@
 """Runs `lab sweep` and `lab tune` in a process that can be killed; trials are forked: nothing is imported anew."""
 
 import ctypes
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.config.tiny import PLUGIN
 
 LAB = multiprocessing.get_context("forkserver")
 LAB.set_forkserver_preload(["tests.lab_process", "tests.tuning.sweep_process"])
+LAB_WORDS = [sys.executable, "-m", "rl_lab"]
 CONFIG = ["--config-dir", "conf", "--plugin", PLUGIN]
 
 
@@ -107,3 +110,20 @@ def fingerprints(sweep):
 
     runs = sorted((Path(sweep) / "trials").iterdir())
     return {run.name: (fingerprint(RunDirectory.open(run)), (run / "metrics.jsonl").read_bytes()) for run in runs}
+
+
+def lab(*words, code=0):
+    done = subprocess.run([*LAB_WORDS, *words], capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_rows(directory):
+    """No row is there twice."""
+    for run in Path(directory, "trials").iterdir():
+        steps = [(row["step"], "eval/return" in row) for row in rows(run)]
+        assert steps == sorted({*steps}), run

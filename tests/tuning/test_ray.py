@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rl_lab.tracking.jsonl import last_row
-from tests.tuning.sweep_process import CONFIG, fingerprints, finish, wait_for
+from tests.tuning.sweep_process import CONFIG, LAB_WORDS, check_rows, fingerprints, finish, lab, wait_for
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
-LAB = [sys.executable, "-m", "rl_lab"]
 RUNNING = "running\n"  # of a run's status file
 SWEEP, TUNE = ["sweep", "three.yaml", *CONFIG], ["tune", "search.yaml", *CONFIG]
 SEARCH = """\
@@ -39,12 +38,6 @@ sys.stdin.read()
 """
 
 
-def lab(*words, code=0):
-    done = subprocess.run([*LAB, *words], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr.strip().splitlines()[-1]
-
-
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes with one CPU each."""
@@ -64,23 +57,12 @@ def on(cluster):
 
 def killed(words, is_time):
     """Begin a command, kill it when it is time, and give it again."""
-    process = subprocess.Popen([*LAB, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*LAB_WORDS, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(is_time)
     assert process.poll() is None, "it was too fast: the test shows nothing"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     return lab(*words)
-
-
-def rows(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def check_rows(directory):
-    """No row is there twice."""
-    for run in Path(directory, "trials").iterdir():
-        steps = [(row["step"], "eval/return" in row) for row in rows(run)]
-        assert steps == sorted({*steps}), run
 
 
 def nodes_of(logs):
@@ -101,7 +83,7 @@ def test_trials_run_on_both_nodes_of_a_cluster_and_a_lost_node_is_replaced(place
     text = Path("three.yaml").read_text().replace("total_timesteps=768", "total_timesteps=6144")
     Path("three.yaml").write_text(text.replace("parallel_jobs: 2", "parallel_jobs: 3"))
     finish([*SWEEP, "--dir", "whole"], place)
-    process = subprocess.Popen([*LAB, *SWEEP, "--dir", "runs", *on, "--retries", "1"])
+    process = subprocess.Popen([*LAB_WORDS, *SWEEP, "--dir", "runs", *on, "--retries", "1"])
 
     def on_the_third():
         logs = [log for log in Path("runs/logs").glob("*.txt") if more.node_id in log.read_text()]
@@ -188,7 +170,7 @@ def test_actors_on_a_cluster_of_this_machine_need_no_certificates(place, words):
 @pytest.mark.parametrize("command", [SWEEP, ["start", "+experiment=remote_sac_pendulum"]], ids=["sweep", "start"])
 def test_a_cluster_that_is_not_there_is_one_line(place, command):
     done = subprocess.run(
-        [*LAB, *command, "--on", "ray", "--address", "127.0.0.1:1"], capture_output=True, text=True, check=False
+        [*LAB_WORDS, *command, "--on", "ray", "--address", "127.0.0.1:1"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")  # no run is named that never begins
     assert done.stderr.splitlines()[-1].startswith("error: --on ray: no cluster at 127.0.0.1:1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,9 @@ def tune(
     jobs: Jobs = None,
     on: On = "local",
     address: Address = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="Who drives it on Ray: lab, or tune (Ray Tune's ASHA, PBT, OptunaSearch).")
+    ] = "lab",
     root: Root = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
@@ -54,11 +58,12 @@ def tune(
         from rl_lab.tuning.trial_configs import open_configs
 
         check_place(on, address)
+        _check_engine(engine, on)
         file, overrides = read_sweep(arguments[0]), arguments[1:]
         tell_notes(file)
         options = file.tune | ({} if trials is None else {"trials": trials})
         with open_configs(file, targets_of(plugin or []), config_dir, overrides) as configs:
-            settled = _settled(file, configs, options)
+            settled = _settled(file, configs, options, engine)
             if dry_run:
                 typer.echo(json.dumps({"tune": options, "setting": check_search(file, configs)}, indent=1))
                 return
@@ -67,14 +72,17 @@ def tune(
                 prepare_search(directory, file, overrides, configs, settled)
             else:
                 check_search(file, configs)
-            if settled is None:
+            if settled is None and engine == "lab":
                 from rl_lab.tuning.optuna_study import check_storage
 
                 check_storage(options["storage"])
             with open_crew(file, directory, jobs, plugin or [], on, address) as crew:
                 prepare_search(directory, file, overrides, configs, settled)
-                search = _search if settled is None else _search_in_rounds
-                report = search(crew, file, configs, options, as_json)
+                if engine == "tune":
+                    report = _search_by_tune(crew, file, configs, options, as_json)
+                else:
+                    search = _search if settled is None else _search_in_rounds
+                    report = search(crew, file, configs, options, as_json)
         if as_json:
             typer.echo(json.dumps(report, indent=1))
         else:
@@ -101,16 +109,46 @@ def _search(
     return write_report(directory, study, tuner, configs, options)
 
 
-def _settled(file: SweepFile, configs: TrialConfigs, options: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a search in rounds must go on with, once it is checked; None: it is another kind of search."""
+def _check_engine(engine: str, on: str) -> None:
+    """Refuse who cannot drive a search there, before anything is written."""
+    from rl_lab.core.errors import UsageError, unknown_name
+
+    if engine not in ("lab", "tune"):
+        raise UsageError(unknown_name("--engine", engine, ("lab", "tune")))
+    if engine == "tune" and on != "ray":
+        raise UsageError("--engine tune goes with --on ray")
+
+
+def _settled(file: SweepFile, configs: TrialConfigs, options: dict[str, Any], engine: str) -> dict[str, Any] | None:
+    """Return what a search must go on with, beside its space, once it is checked; None: nothing more."""
     from rl_lab.tuning.sweep_file import ROUNDS
 
-    if all(options[key] is None for key in ROUNDS):
-        return None
-    from rl_lab.tuning.rounds import check_rounds
+    is_in_rounds = any(options[key] is not None for key in ROUNDS)
+    if is_in_rounds:
+        from rl_lab.tuning.rounds import check_rounds
 
-    check_rounds(file, configs, options)
-    return {key: options[key] for key in ("trials", "metric", "score", *ROUNDS)}
+        check_rounds(file, configs, options)
+    if engine == "tune":
+        from rl_lab.tuning.tune_engine import check_engine
+
+        check_engine(file, configs, options)
+        return {"engine": engine, **{key: options[key] for key in ("trials", "metric", "sampler", "pruner", *ROUNDS)}}
+    return {key: options[key] for key in ("trials", "metric", "score", *ROUNDS)} if is_in_rounds else None
+
+
+def _search_by_tune(
+    crew: Crew, file: SweepFile, configs: TrialConfigs, options: dict[str, Any], as_json: bool
+) -> dict[str, Any]:
+    """Let Ray Tune search to the end, or until it is asked to stop, and return what was found."""
+    from rl_lab.tuning.tune_engine import TuneSearch, write_report
+
+    if not as_json:
+        typer.echo(f"search: {crew.directory.path}: {options['trials']} trials by Ray Tune, {len(crew.slots)} at once")
+    search = TuneSearch(crew.directory, file, configs, options, crew.plugins, len(crew.slots))
+    rows = search.run()
+    if any(row["state"] == "running" for row in rows):
+        crew.stop_signal = signal.SIGINT
+    return write_report(crew.directory, rows, configs, options)
 
 
 def _search_in_rounds(

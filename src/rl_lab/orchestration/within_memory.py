@@ -13,7 +13,6 @@ from rl_lab.core.buffer import Batch
 from rl_lab.core.context import WorkflowContext
 from rl_lab.core.errors import LabError
 from rl_lab.core.phase import Phase
-from rl_lab.core.seeding import global_rng_state, set_global_rng_state
 from rl_lab.core.workflow import Workflow
 from rl_lab.tracking.tracker import Tracker
 
@@ -48,12 +47,12 @@ class WithinMemory:
             if self._context.device.type == "cuda":  # by now the error, which held the update's tensors, is gone
                 torch.cuda.empty_cache()
 
-    def _begun(self) -> tuple[int, list[Tensor], dict[str, Any], dict[str, Any]]:
+    def _begun(self) -> tuple[int, list[Tensor], dict[str, Any], list[Tensor]]:
         statistics = [buffer.clone() for buffer in self._workflow.buffers()]  # an update follows them before it steps
-        return self._versions(), statistics, self._workflow.get_state(), global_rng_state()
+        return self._versions(), statistics, self._workflow.get_state(), _drawn_from()
 
     def _begin_again(
-        self, versions: int, statistics: list[Tensor], state: dict[str, Any], rng: dict[str, Any]
+        self, versions: int, statistics: list[Tensor], state: dict[str, Any], rng: list[Tensor]
     ) -> int | None:
         """Be as the update began, and return in how many parts it can be taken now; None: it cannot."""
         if versions != self._versions():
@@ -61,7 +60,9 @@ class WithinMemory:
         for buffer, before in zip(self._workflow.buffers(), statistics, strict=True):
             buffer.copy_(before)
         self._workflow.set_state(state)
-        set_global_rng_state(rng)
+        torch.set_rng_state(rng[0])
+        if rng[1:]:
+            torch.cuda.set_rng_state_all(rng[1:])
         return self._workflow.split_further()
 
     def _versions(self) -> int:
@@ -74,6 +75,11 @@ class WithinMemory:
         said = re.split(r"\. (?:GPU|Error code)", str(error).rpartition("DefaultCPUAllocator: ")[2])[0]
         where = f"buffers.{phase.buffer}.batch_size{size}" if phase.buffer else "the sizes of its components"
         return f"phase {phase.name!r}: an update ran out of memory on {self._context.device} ({said}); lower {where}"
+
+
+def _drawn_from() -> list[Tensor]:
+    """Return the state of the streams that workflows draw from: torch's, and those of GPUs."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
 
 
 def _is_shortage(error: BaseException) -> bool:

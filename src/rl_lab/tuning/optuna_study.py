@@ -68,7 +68,7 @@ class Study:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._options, self._seed = space, options, seed
-        self._distributions = {key: _distribution(values) for key, values in space.items()}
+        self._distributions = {key: distribution_of(values) for key, values in space.items()}
         with _quiet():
             self._study = optuna.create_study(
                 storage=_storage(directory, options["storage"]),
@@ -112,7 +112,7 @@ class Study:
         self._trials[trial.number] = trial
         with _quiet():
             for key, distribution in self._distributions.items():
-                _suggest(trial, key, distribution)
+                suggest(trial, key, distribution)
         return self._read(self._study.get_trials(deepcopy=False)[trial.number])
 
     def report(self, number: int, values: Sequence[float]) -> bool:
@@ -153,19 +153,22 @@ class Study:
         return {key: float(value) for key, value in found.items()}
 
     def _read(self, trial: FrozenTrial) -> Told:
-        chosen = {key: _value(self._space[key], trial.params[key]) for key in self._space if key in trial.params}
+        chosen = {key: value_of(self._space[key], trial.params[key]) for key in self._space if key in trial.params}
         value = trial.value if trial.state == TrialState.COMPLETE else None
         return Told(trial.number, chosen, value, trial.state.name.lower(), trial.user_attrs.get("why", ""))
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Return a sampler whose draws depend on the trial's number alone, so that a restart changes none of them."""
-        seed = zlib.crc32(f"{self._seed}/{number}".encode())
-        name = self._options["sampler"]
-        if name == "tpe":
-            return optuna.samplers.TPESampler(seed=seed)
-        if name == "cma_es":
-            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        return optuna.samplers.RandomSampler(seed=seed)
+        return sampler_of(self._options["sampler"], zlib.crc32(f"{self._seed}/{number}".encode()))
+
+
+def sampler_of(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    """Return the sampler of this name."""
+    if name == "tpe":
+        return optuna.samplers.TPESampler(seed=seed)
+    if name == "cma_es":
+        return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    return optuna.samplers.RandomSampler(seed=seed)
 
 
 def _quiet() -> warnings.catch_warnings:
@@ -213,7 +216,8 @@ def _pruner(options: Mapping[str, Any]) -> optuna.pruners.BasePruner:
     return optuna.pruners.NopPruner()
 
 
-def _distribution(values: Distribution) -> BaseDistribution:
+def distribution_of(values: Distribution) -> BaseDistribution:
+    """Return what a sampler chooses from."""
     if values.kind == "choice":  # by index: a choice may be a list, which the study cannot keep
         return CategoricalDistribution(list(range(len(values.choices))))
     if values.kind in ("int", "log_int"):
@@ -223,7 +227,8 @@ def _distribution(values: Distribution) -> BaseDistribution:
     return FloatDistribution(values.low, values.high, log=values.kind == "log_uniform", step=values.step)
 
 
-def _suggest(trial: optuna.trial.Trial, key: str, distribution: BaseDistribution) -> None:
+def suggest(trial: optuna.trial.Trial, key: str, distribution: BaseDistribution) -> None:
+    """Let a trial's sampler choose the value of a key."""
     if isinstance(distribution, CategoricalDistribution):
         trial.suggest_categorical(key, distribution.choices)
     elif isinstance(distribution, IntDistribution):
@@ -232,5 +237,6 @@ def _suggest(trial: optuna.trial.Trial, key: str, distribution: BaseDistribution
         trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
-def _value(values: Distribution, chosen: Any) -> Any:
+def value_of(values: Distribution, chosen: Any) -> Any:
+    """Return what the study's number for a key means."""
     return values.choices[chosen] if values.kind == "choice" else chosen
