@@ -187,17 +187,11 @@ class CapturedStep:
         for _ in range(TRIAL_STEPS):
             with self.kept():
                 self._function(actions)
-        try:
-            with _no_waiting(), self.kept():  # found here, it spoils no recording
-                self._function(actions)
-        except RuntimeError as error:
-            self._run_without(error)
         self._env.set_state(state)
-        if not self.is_impossible:
-            self._record(actions)
+        self._record(actions)
 
     def _record(self, actions: Tensor) -> None:
-        """Record a step, or say why that cannot be."""
+        """Record a step, or say why that cannot be: a term of the user's own may look at values."""
         self._actions, recording = actions.clone(), Recording(self._generator)
         self._sim.recording = recording
         try:
@@ -205,28 +199,15 @@ class CapturedStep:
                 self._outcome = self._function(self._actions)
         except RuntimeError as error:
             recording.give_up()
-            self._run_without(error)
+            self.is_impossible = True
+            said = str(error).strip().splitlines()[0]
+            warnings.warn(
+                f"steps of the worlds run without CUDA graphs, and slower: {said}", RuntimeWarning, stacklevel=2
+            )
         else:
             self._recording = recording
         finally:
             self._sim.recording = None
-
-    def _run_without(self, error: RuntimeError) -> None:
-        """Say why steps cannot be recorded: a term of the user's own may look at values."""
-        self.is_impossible = True
-        said = str(error).strip().splitlines()[0]
-        warnings.warn(f"steps of the worlds run without CUDA graphs, and slower: {said}", RuntimeWarning, stacklevel=2)
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """Let whatever in the block waits for the device fail."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def fresh(step: Step) -> Step:
