@@ -21,15 +21,6 @@ TASKS = {  # options, env steps of each process
     "ppo_pendulum_tensor": (["environment.num_envs=64"], 65_536),
     "ppo_halfcheetah": (["environment.num_envs=8"], 16_384),
     "sac_pendulum": (["algorithm.random_steps=200", "buffers.replay.batch_size=256"], 1_200),
-    "sac_pendulum_wide": (
-        [
-            "algorithm.random_steps=200",
-            "buffers.replay.batch_size=1024",
-            "components.actor.hidden_dims=[1024,1024]",
-            "components.critic.hidden_dims=[1024,1024]",
-        ],
-        600,
-    ),
 }
 
 
@@ -39,12 +30,7 @@ def throughput(task: str, devices: int, device: str) -> float:
     total = steps * devices
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
-        words = [
-            f"+experiment={task.removesuffix('_wide')}",
-            *options,
-            f"experiment.devices={devices}",
-            f"experiment.device={device}",
-        ]
+        words = [f"+experiment={task}", *options, f"experiment.devices={devices}", f"experiment.device={device}"]
         words += [f"training.total_timesteps={total}", f"logging.every_steps={total // 16}", "logging.terminal=false"]
         words += ["training.eval_frequency=null", "training.checkpoint_frequency=null", "experiment.compile=eager"]
         run([*LAB, "train", *words, "--run-dir", str(path)], timeout_s=1_800)
@@ -77,10 +63,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=2, help="processes")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for one GPU per process")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--name", default="data_parallel", help="of the result files")
     args = parser.parse_args()
     rows = [measure(task, args.devices, args.rounds, args.device) for task in args.tasks]
-    path = write_results(args.name, rows, device=args.device, cores=os.cpu_count())
+    path = write_results("data_parallel", rows, device=args.device, cores=os.cpu_count())
     print(markdown_table(rows))
     print(path)
 

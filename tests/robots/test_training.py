@@ -68,6 +68,7 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.xfail(reason="contacts and rows that are in order have not been tried on a GPU yet", strict=False)
 def test_a_killed_run_on_a_gpu_ends_in_the_same_bits(tmp_path):
     on_gpu = ["experiment.device=cuda", "environment.simulation.deterministic=true"]
     overrides = ["+experiment=quadruped_flat_ppo", *SMALL, *on_gpu]

@@ -186,3 +186,4 @@ def test_parts_are_all_rows_once():
     assert torch.equal(torch.cat([part["a"] for part in parts]), batch["a"])
     assert torch.equal(torch.cat([part["b"]["c"] for part in parts]), batch["b"]["c"])
     assert parts_of(batch, 1)[0] is batch
+    assert [len(part["a"]) for part in parts_of(batch, 20)] == [1] * 11  # none is empty: its loss would be no number

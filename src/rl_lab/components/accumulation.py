@@ -61,7 +61,7 @@ class Accumulating(Workflow):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.accumulation = state.get("accumulation", self.accumulation)  # early checkpoints do not say
+        self.accumulation = max(self.accumulation, state.get("accumulation", 1))  # early checkpoints do not say
 
 
 def num_rows(batch: Tree) -> int:
@@ -71,9 +71,10 @@ def num_rows(batch: Tree) -> int:
 
 
 def parts_of(batch: Any, num_parts: int) -> list[Any]:
-    """Return a batch in parts of about the same size, the longer ones first."""
+    """Return a batch in parts of about the same size, the longer ones first; of few rows, one part each."""
     if num_parts == 1:
         return [batch]
+    num_parts = min(num_parts, num_rows(batch))
     size, more = divmod(num_rows(batch), num_parts)
     ends = [0]
     for part in range(num_parts):

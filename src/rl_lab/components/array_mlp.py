@@ -34,10 +34,11 @@ def fast_forward(trunk: nn.Module, head: nn.Linear) -> Callable[[Tensor], Tensor
     def array_forward(x: Tensor) -> Tensor:
         if x.shape[0] > FEW_ROWS or type(x) is not Tensor:  # the latter where a policy is exported
             return torch_forward(x)
-        y = x.numpy()
-        y = y[0] if len(y) == 1 else y  # a vector takes half as long as a matrix of one row
+        is_row = x.ndim == 2 and x.shape[0] == 1
+        y = x.numpy()[0] if is_row else x.numpy()  # a vector takes half as long as a matrix of one row
         for layer_weight, layer_bias in layers:
             y = activation(y.dot(layer_weight) + layer_bias)
-        return torch.from_numpy((y.dot(weight) + bias).reshape(x.shape[0], -1))
+        y = y.dot(weight) + bias
+        return torch.from_numpy(y[None] if is_row else y)
 
     return array_forward

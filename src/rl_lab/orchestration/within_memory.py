@@ -29,6 +29,7 @@ class WithinMemory:
     def __init__(self, workflow: Workflow, context: WorkflowContext, tracker: Tracker) -> None:
         self._workflow, self._context, self._tracker = workflow, context, tracker
         self._can_retry = workflow.accumulates and context.ranks.size == 1  # other ranks would wait for this one
+        self._parameters, self._statistics = list(workflow.parameters()), list(workflow.buffers())
 
     def __call__(self, hook: Callable[..., Any], *batch: Batch, phase: Phase) -> Any:
         """Return what the hook returns."""
@@ -48,7 +49,7 @@ class WithinMemory:
                 torch.cuda.empty_cache()
 
     def _begun(self) -> tuple[int, list[Tensor], dict[str, Any], list[Tensor]]:
-        statistics = [buffer.clone() for buffer in self._workflow.buffers()]  # an update follows them before it steps
+        statistics = [buffer.clone() for buffer in self._statistics]  # an update follows them before it steps
         return self._versions(), statistics, self._workflow.get_state(), _drawn_from()
 
     def _begin_again(
@@ -57,7 +58,7 @@ class WithinMemory:
         """Be as the update began, and return in how many parts it can be taken now; None: it cannot."""
         if versions != self._versions():
             return None
-        for buffer, before in zip(self._workflow.buffers(), statistics, strict=True):
+        for buffer, before in zip(self._statistics, statistics, strict=True):
             buffer.copy_(before)
         self._workflow.set_state(state)
         torch.set_rng_state(rng[0])
@@ -67,7 +68,7 @@ class WithinMemory:
 
     def _versions(self) -> int:
         """Return how often all parameters have been written: half a step cannot be taken again."""
-        return sum(parameter._version for parameter in self._workflow.parameters())
+        return sum(parameter._version for parameter in self._parameters)
 
     def _advice(self, phase: Phase, error: BaseException) -> str:
         node = self._context.config.get("buffers", {}).get(phase.buffer or "") or {}

@@ -1,8 +1,8 @@
-"""An experiment as a Trainable of Ray Tune, for searches that are written with Tune itself.
+"""An experiment as a Trainable of Ray Tune, for `lab tune --engine tune` and searches that are written with Tune itself.
 
 A step is `lab train --until` in a process of its own, and what Tune saves and hands from trial to trial is the run's
 directory: a trial goes on to the bit, and one that takes over another's state with other settings (PBT) forks it.
-`lab tune --on ray` does without all this, because Tune forgets what its schedulers know when its driver dies.
+Without `--engine tune` nothing is left to Tune, which forgets what its schedulers know when its driver dies.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rl_lab.core.errors import ConfigError
 from rl_lab.core.signal_handlers import handling
 from rl_lab.tracking.atomic import replace_file
 from rl_lab.tuning.plan import derived
-from rl_lab.tuning.rounds import TOTAL, explored, first_members
+from rl_lab.tuning.rounds import SAMPLERS, TOTAL, explored, first_members
 from rl_lab.tuning.search import search_space
 from rl_lab.tuning.space import Space
 from rl_lab.tuning.sweep import trial_name
@@ -49,6 +49,8 @@ def check_engine(file: SweepFile, configs: TrialConfigs, options: Mapping[str, A
             raise ConfigError(f"tune.{key}: {options[key]!r} is not for --engine tune (choices: {', '.join(choices)})")
     if TOTAL in file.space:
         raise ConfigError(f"sweep.{TOTAL}: with --engine tune trials are compared at the same env steps")
+    if SAMPLERS in file.space or configs.known[SAMPLERS] is not None:
+        raise ConfigError(f"{SAMPLERS}: with --engine tune trials pause at an env step, which a run with actors cannot")
     steps_per_report(configs, options)
 
 

@@ -92,7 +92,8 @@ class FlowSAC(DiffusionPolicy):
         self.target_critic, self.target_encoder = frozen_copy(self.critic), frozen_copy(self.critic_encoder)
         norm = self.max_grad_norm
         self.critics = Learner(context, "critic", trained(self.critic_encoder, self.critic), max_grad_norm=norm)
-        self.actors = Learner(context, "actor", trained(self.policy), lr=1e-4, max_grad_norm=norm)
+        undecayed = self.policy.generator.network.undecayed()
+        self.actors = Learner(context, "actor", trained(self.policy), lr=1e-4, max_grad_norm=norm, undecayed=undecayed)
         self.num_improvements = 0
         self._update_all = context.static(self._learn_all)
         self._update_critic = context.static(self._learn_critic)
