@@ -9,7 +9,8 @@ RLPD learns from the task's own detector, as HIL-SERL does from a classifier.
 All are scored twice, by the same rule: the last checkpoint, and the one that was best in the run's own evaluations (of
 100 episodes, every 1,000 updates; RLPD every 2,000 env steps of 50 episodes). Both on 100 fresh episodes. Rows go to
 `results/human_comparison.*`, a line per variant beside the paper's ablations to `results/human_comparison_table.csv`.
-The two tasks from pictures (two arms, three cameras) are for one seed, some twenty minutes of a busy core each, and need OpenGL.
+The two tasks from pictures (two arms, three cameras) are for one seed, twenty minutes of a busy core each, and need
+OpenGL.
 Interrupt it when you like: the same command goes on.
 
     python benchmarks/human_comparison.py

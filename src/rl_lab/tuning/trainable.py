@@ -1,4 +1,4 @@
-"""An experiment as a Trainable of Ray Tune, for `lab tune --engine tune` and searches that are written with Tune itself.
+"""An experiment as a Trainable of Ray Tune, for `lab tune --engine tune` and searches written with Tune itself.
 
 A step is `lab train --until` in a process of its own, and what Tune saves and hands from trial to trial is the run's
 directory: a trial goes on to the bit, and one that takes over another's state with other settings (PBT) forks it.
