@@ -45,6 +45,7 @@ def far(place, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.delenv("LAB_PLUGINS")
     shutil.copy(PLUGIN, place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     known = sys.modules.pop("tiny_plugin", None)  # that of other tests, which read where it is from
     home = make_far_machine(tmp_path_factory.mktemp("machine"))
     yield home

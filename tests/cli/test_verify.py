@@ -169,6 +169,11 @@ def test_where_nothing_was_compared_nothing_is_verified(tmp_path):
         compare_runs(empty, full)
 
 
+def test_a_repetition_that_collects_nothing_begins_with_its_first_row(tmp_path):
+    assert runs_verify._has_begun(_with_rows(tmp_path / "a", [0]).path)
+    assert not runs_verify._has_begun(_with_rows(tmp_path / "b", []).path)
+
+
 def test_steps_beyond_the_run_compare_as_far_as_it_came(tmp_path):
     """A stopped run is repeated, and the repetition has gone on."""
     short, long = _with_rows(tmp_path / "a", [100, 200], "stopped"), _with_rows(tmp_path / "b", [100, 200, 300])

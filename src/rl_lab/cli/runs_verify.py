@@ -69,7 +69,7 @@ def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdi
                 was_asked = _wait(child, replica, limit)
         told = (own.sources.parent / "said").read_text(errors="replace").strip().splitlines()
         errors = [line.removeprefix("error: ") for line in told if line.startswith("error: ")]
-        reason = (errors or told or ["it said nothing"])[-1]
+        reason = (errors or told or [f"it said nothing and ended with {child.returncode}"])[-1]
         if not _has_begun(replica):
             raise RunDirectoryError(f"the run could not be repeated: {reason}")
         verdict = compare_runs(run, RunDirectory.open(replica), steps)
@@ -80,7 +80,10 @@ def _verified(run: RunDirectory, steps: int | None, plugins: list[str]) -> Verdi
 
 
 def _has_begun(replica: Path) -> bool:
-    return (replica / "manifest.json").is_file() and _last_step(replica) > 0
+    from rl_lab.tracking.jsonl import last_row
+
+    is_told_of = last_row(replica / "metrics.jsonl") is not None  # where nothing is collected, env steps stay at 0
+    return (replica / "manifest.json").is_file() and (is_told_of or _last_step(replica) > 0)
 
 
 def _ended_alike(run: RunDirectory, replica: Path, limit: int) -> bool:
