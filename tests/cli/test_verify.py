@@ -170,8 +170,10 @@ def test_where_nothing_was_compared_nothing_is_verified(tmp_path):
 
 
 def test_a_repetition_that_collects_nothing_begins_with_its_first_row(tmp_path):
-    assert runs_verify._has_begun(_with_rows(tmp_path / "a", [0]).path)
-    assert not runs_verify._has_begun(_with_rows(tmp_path / "b", []).path)
+    run = _with_rows(tmp_path / "a", [0])
+    assert runs_verify._has_begun(run.path)
+    run.metrics_file.write_text("")
+    assert not runs_verify._has_begun(run.path)
 
 
 def test_steps_beyond_the_run_compare_as_far_as_it_came(tmp_path):
