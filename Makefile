@@ -19,7 +19,7 @@ types: .venv/dev
 	$(BIN)/mypy
 
 unit: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --max-worker-restart=0
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --max-worker-restart=0
 
 # Every learning test, however long.
 learn: .venv/dev
