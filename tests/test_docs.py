@@ -6,7 +6,6 @@ Plain trainings of packaged experiments that nothing goes on with are composed o
 import multiprocessing
 import re
 import shlex
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 from rl_lab.cli import processes
 from rl_lab.cli.main import app
 from rl_lab.config.trees import group_files
+from rl_lab.distributed.launch import free_port
 from tests.distributed.rank_work import lab
 
 ROOT = Path(__file__).parents[1]
@@ -45,9 +45,7 @@ def is_run_elsewhere(words):
 
 def forked(command, count):
     """Do what `launch` does, with processes that need not import everything anew."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words, here = command[command.index("-c") + 2 :], str(Path.cwd())
     ranks = [RANKS.Process(target=lab, args=(rank, port, words, here, count)) for rank in range(count)]
     for rank in ranks:

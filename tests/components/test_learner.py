@@ -1,7 +1,6 @@
 """Learner: what it does in a compiled graph is what torch's own optimisers do."""
 
 import copy
-import socket
 from functools import partial
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from rl_lab.components.learner import AdamSlot, Learner, adam_step, descend_as_o
 from rl_lab.core import Optimizers
 from rl_lab.core.ranks import ALONE
 from rl_lab.core.seeds import Seeds
+from rl_lab.distributed.launch import free_port
 from rl_lab.distributed.process_group import process_group
 from rl_lab.orchestration.optimizer_state import load_optimizer, optimizer_state
 from rl_lab.orchestration.static_step import StaticSteps
@@ -177,9 +177,7 @@ def test_a_changing_rate_is_part_of_the_optimisers_state():
 @pytest.fixture
 def group(monkeypatch):
     """Be the only rank of a process group with nccl."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", **address}.items():
         monkeypatch.setenv(name, value)
     with process_group(torch.device("cuda", 0)) as ranks:

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from rl_lab.cli.main import app
+from rl_lab.distributed.launch import free_port
 from rl_lab.tracking.checkpoint import CheckpointStore
 from rl_lab.tracking.fingerprint import fingerprint, tree_hash
 from rl_lab.tracking.run_directory import RunDirectory
@@ -61,12 +61,6 @@ SHARDS = [
     "training.checkpoint_updates=1",
     "training.num_eval_episodes=2",
 ]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def start(work, *arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from rl_lab.core.errors import LabError
 from rl_lab.core.signal_handlers import handling
 
 GRACE_S = 30.0  # for the others to end, once one has failed; then they are killed
 POLL_S = 0.05
+PORTS = range(20_000, 32_000)  # Linux gives outgoing connections those from 32768 on
 Process = subprocess.Popen[bytes]
 
 
@@ -25,7 +28,7 @@ def launch(command: Sequence[str], count: int) -> int:
     SIGINT and SIGTERM are passed on. When one process fails the others are asked to leave, and soon made to.
     """
     shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     children: list[Process] = []
     try:
         with _passed_on(children) as pass_on:  # before the first one starts: no signal may come too early
@@ -89,7 +92,10 @@ def _signal(children: Sequence[Process], number: int) -> None:
             child.send_signal(number)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_port() -> int:
+    """Return a port that nobody listens on, and that no outgoing connection will be given before it is."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise LabError(f"no port between {PORTS.start} and {PORTS.stop} is free")
