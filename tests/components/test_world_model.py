@@ -11,7 +11,7 @@ from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.components.world_model import LATENT, KLTerms, WorldModel
-from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, leaves_of
+from rl_lab.core import Box, ConfigError, Discrete, EnvSpec, leaves_of, tree_map
 
 torch.set_num_threads(1)
 SPEC = EnvSpec("fixed", Box((3,)), Box((2,), low=-2.0, high=2.0))
@@ -199,3 +199,10 @@ def test_models_read_actions_as_one_hots_or_in_units():
 def test_an_unknown_form_is_refused():
     with pytest.raises(ConfigError, match="components.world_model.kl.form"):
         KLTerms("both")
+
+
+def test_a_single_row_is_no_sequence():
+    model, batch = make_model(), make_batch()
+    assert model.losses(tree_map(lambda leaf: leaf[:, :2], batch)).total.isfinite()
+    with pytest.raises(ConfigError, match=r"buffers.sequence_length: 1 row has no step to learn from \(2 or more\)"):
+        model.losses(tree_map(lambda leaf: leaf[:, :1], batch))

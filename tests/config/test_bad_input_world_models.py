@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from rl_lab.cli.main import app
 
 TOTAL, CARTPOLE = "training.total_timesteps=1e5", ("+environment=cartpole", "environment.num_envs=4")
+MODEL, NO_SEQUENCES = "components.world_model", ("~buffers.replay.online", "~buffers.replay.refreshed")
 SEED = "{name: seed, duration_steps: 40, hooks: [collect]}, {name: learn, duration_updates: 9, hooks: [update_agent]}"
 
 
@@ -32,6 +33,35 @@ SEED = "{name: seed, duration_steps: 40, hooks: [collect]}, {name: learn, durati
             "buffers.replay: 128 steps before the first update (sequence_length) are more than "
             "training.total_timesteps=120",
         ),
+        (
+            (TOTAL, *CARTPOLE, "buffer@buffers.replay=replay", "~buffers.replay.sequence_length", *NO_SEQUENCES),
+            "buffers.replay: Dreamer learns from sequences, not from transitions "
+            "(choices: sequence, prioritized_sequence)",
+        ),
+        (
+            (TOTAL, *CARTPOLE, f"{MODEL}.rssm.num_blocks=0"),
+            f"{MODEL}.rssm.num_blocks: must be greater than or equal to 1, not 0",
+        ),
+        (
+            (TOTAL, *CARTPOLE, f"{MODEL}.rssm.unimix=1.5"),
+            f"{MODEL}.rssm.unimix: must be less than or equal to 1, not 1.5",
+        ),
+        (
+            (TOTAL, *CARTPOLE, f"{MODEL}.discount_horizon=1"),
+            f"{MODEL}.discount_horizon: must be greater than 1, not 1",
+        ),
+        (
+            (TOTAL, *CARTPOLE, f"{MODEL}.kl.free_nats=-1"),
+            f"{MODEL}.kl.free_nats: must be greater than or equal to 0, not -1",
+        ),
+        (
+            (TOTAL, *CARTPOLE, f"{MODEL}.encoder.units=0"),
+            f"{MODEL}.encoder.units: must be greater than or equal to 1, not 0",
+        ),
+        (
+            (TOTAL, *CARTPOLE, "components@components.actor=world_critic"),
+            "components.actor: needs a WorldActor",
+        ),
     ],
 )
 def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
@@ -57,6 +87,11 @@ def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
         (
             ("+experiment=planet_pendulum_tensor", "components.planner.horizon=201"),
             "components.planner.horizon: 201 env steps ahead are more than an episode of 'tensor/Pendulum' has (200)",
+        ),
+        (
+            ("+experiment=planet_pendulum_tensor", "buffer@buffers.replay=replay", "~buffers.replay.sequence_length"),
+            "buffers.replay: PlaNet learns from sequences, not from transitions "
+            "(choices: sequence, prioritized_sequence)",
         ),
     ],
 )

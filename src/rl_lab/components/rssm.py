@@ -18,6 +18,7 @@ from rl_lab.components.model_actions import limited
 from rl_lab.components.rssm_cores import CoreKind, SplitLinear, make_core
 from rl_lab.components.scan import Fuse, Scan, Step, Tensors
 from rl_lab.core.context import as_it_is
+from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
 
 
 class RSSM(Dynamics):
@@ -40,19 +41,19 @@ class RSSM(Dynamics):
 
     def __init__(
         self,
-        deter_dim: int = 512,
-        hidden_dim: int = 64,
-        num_variables: int = 32,
-        num_classes: int = 4,
+        deter_dim: Count = 512,
+        hidden_dim: Count = 64,
+        num_variables: Count = 32,
+        num_classes: Count = 4,
         *,
         latent: LatentKind = "categorical",
         core: CoreKind = "block_gru",
-        num_blocks: int = 8,
-        prior_layers: int = 2,
+        num_blocks: Count = 8,
+        prior_layers: Natural = 2,
         style: LayerStyle = STYLE,
         initial: Literal["zeros", "learned"] = "zeros",
-        unimix: float = 0.01,
-        min_std: float = 0.1,
+        unimix: UnitInterval = 0.01,
+        min_std: Positive = 0.1,
     ) -> None:
         super().__init__()
         self.deter_dim, self.hidden_dim, self.style = deter_dim, hidden_dim, style

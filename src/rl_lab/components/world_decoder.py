@@ -12,6 +12,7 @@ from rl_lab.components.observation import read_leaf
 from rl_lab.components.world_encoder import by_name, split_leaves
 from rl_lab.components.world_images import ImageDecoder, Images, layout_of, to_unit
 from rl_lab.core import Box, Discrete, MultiDiscrete, Observation, Space, flat_dim
+from rl_lab.core.ranges import Count, Natural
 from rl_lab.ops.symlog import symexp
 from rl_lab.ops.symlog import symlog as squashed
 
@@ -37,14 +38,14 @@ class WorldDecoder(nn.Module):
 
     def __init__(
         self,
-        units: int = 64,
-        num_layers: int = 3,
+        units: Count = 64,
+        num_layers: Natural = 3,
         style: LayerStyle = STYLE,
         *,
         symlog: bool = True,
         images: Images = "pooled",
-        depth: int = 16,
-        spatial_blocks: int = 8,
+        depth: Count = 16,
+        spatial_blocks: Count = 8,
     ) -> None:
         super().__init__()
         self.units, self.num_layers, self.style = units, num_layers, style

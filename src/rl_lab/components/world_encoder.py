@@ -12,6 +12,7 @@ from rl_lab.components.layers import STYLE, LayerStyle, Stack
 from rl_lab.components.observation import is_image, read_leaf
 from rl_lab.components.world_images import ImageEncoder, Images, layout_of
 from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, MultiDiscrete, Observation, Space, flat_dim
+from rl_lab.core.ranges import Count, Natural
 from rl_lab.ops.symlog import symlog as squashed
 
 
@@ -62,13 +63,13 @@ class WorldEncoder(nn.Module):
 
     def __init__(
         self,
-        units: int = 64,
-        num_layers: int = 3,
+        units: Count = 64,
+        num_layers: Natural = 3,
         style: LayerStyle = STYLE,
         *,
         symlog: bool = True,
         images: Images = "pooled",
-        depth: int = 16,
+        depth: Count = 16,
     ) -> None:
         super().__init__()
         self.units, self.num_layers, self.style, self.depth = units, num_layers, style, depth

@@ -7,9 +7,10 @@ the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Gt
 from torch import Tensor, nn
 
 from rl_lab.components.dynamics import Dynamics, Latent, Observed
@@ -20,6 +21,7 @@ from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
 from rl_lab.core import Actions, Batch, ConfigError, EnvSpec, Observation, tree_map, unknown_name
 from rl_lab.core.context import as_it_is
+from rl_lab.core.ranges import NonNegative
 from rl_lab.core.seeds import ONE_AGENT, Seeds
 
 KL_FORMS = ("step", "mean", "balanced", "separate")
@@ -48,9 +50,9 @@ class KLTerms:
     """
 
     form: Literal["step", "mean", "balanced", "separate"] = "separate"
-    free_nats: float = 1.0
-    dyn_scale: float = 1.0
-    rep_scale: float = 0.1
+    free_nats: NonNegative = 1.0
+    dyn_scale: NonNegative = 1.0
+    rep_scale: NonNegative = 0.1
 
     def __post_init__(self) -> None:
         if self.form not in KL_FORMS:
@@ -105,10 +107,10 @@ class WorldModel(nn.Module):
         cont: ContinueHead | None = None,
         *,
         kl: KLTerms = KL_TERMS,
-        decoder_scale: float = 1.0,
-        reward_scale: float = 1.0,
-        cont_scale: float = 1.0,
-        discount_horizon: float | None = None,
+        decoder_scale: NonNegative = 1.0,
+        reward_scale: NonNegative = 1.0,
+        cont_scale: NonNegative = 1.0,
+        discount_horizon: Annotated[float, Gt(1)] | None = None,
     ) -> None:
         super().__init__()
         if cont is None and discount_horizon is not None:
@@ -167,6 +169,8 @@ class WorldModel(nn.Module):
     def observe(self, batch: Batch) -> Observed:
         """Filter a batch [B, T, ...] from the states its first rows began with, if they were recorded."""
         rows = tree_map(lambda leaf: leaf.transpose(0, 1), read_rows(batch))
+        if len(rows["rewards"]) < 2:
+            raise ConfigError("buffers.sequence_length: 1 row has no step to learn from (2 or more)")
         start = self._start(rows)
         tokens = self.encoder(rows["observations"])
         return self.rssm.observe(tokens, self.actions(rows["actions"]), rows["is_first"], start)

@@ -131,7 +131,7 @@ def assemble(
     reject_uncapturable(config, static, context.optimizers)
     reject_unused_buffers(phases, context.buffers)
     reject_idle(phases, workflow.hooks(), context.buffers)
-    reject_batches(phases, workflow, context.buffers)
+    reject_batches(phases, workflow, context)
     reject_sizes(phases, context)
     _reject_overlap(phases, context)
     check_shares(phases, workflow, context.buffers, has_teacher=config["training"]["teacher"] is not None)

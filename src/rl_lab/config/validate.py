@@ -151,18 +151,20 @@ def reject_idle(phases: tuple[Phase, ...], hooks: Mapping[str, HookInfo], buffer
             )
 
 
-def reject_batches(phases: tuple[Phase, ...], workflow: Workflow, buffers: Mapping[str, Buffer]) -> None:
+def reject_batches(phases: tuple[Phase, ...], workflow: Workflow, context: WorkflowContext) -> None:
     """Refuse a buffer whose batches are of another kind than the workflow learns from."""
     hooks, wanted = workflow.hooks(), workflow.batch_kinds
     for phase in phases:
         learns = any(call.is_update and hooks[call.name].needs_batch for call in phase.hooks)
         if not learns or phase.buffer is None or not wanted:
             continue
-        kind = buffers[phase.buffer].batch_kind
+        kind = context.buffers[phase.buffer].batch_kind
         if kind is not None and kind not in wanted:
-            memory = "with components.memory" if wanted == ("sequences",) else "without components.memory"
+            has_memory, memory = "memory" in context.components, ""
+            if has_memory or wanted != ("sequences",):  # who always wants sequences has no choice of one
+                memory = " with components.memory" if has_memory else " without components.memory"
             raise ConfigError(
-                f"buffers.{phase.buffer}: {type(workflow).__name__} {memory} learns from {' or '.join(wanted)}, not "
+                f"buffers.{phase.buffer}: {type(workflow).__name__}{memory} learns from {' or '.join(wanted)}, not "
                 f"from {kind} (choices: {', '.join(name for kind in wanted for name in GIVING[kind])})"
             )
 

@@ -17,6 +17,7 @@ from rl_lab.core.seeds import Seeds
 from rl_lab.core.spaces import EnvSpec
 
 T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
 F = TypeVar("F", bound=Callable[..., Any])
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
@@ -156,3 +157,10 @@ class WorkflowContext:
     fuse: Callable[[F], F] = as_it_is  # wraps parts of such functions that are compiled apart: the steps of long loops
     seeds: Seeds = field(default_factory=Seeds)  # how many agents are trained as one
     ranks: Ranks = ALONE  # the processes that train this run together
+
+    def component(self, name: str, kind: type[M]) -> M:
+        """Return the component of this name, which must be of this kind."""
+        found = self.components[name]
+        if not isinstance(found, kind):
+            raise ConfigError(f"components.{name}: needs a {kind.__name__}")
+        return found

@@ -41,6 +41,7 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
 )
+from rl_lab.core.buffer import BatchKind
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 
 Behaviour = Literal["random", "sample", "noisy", "mode"]
@@ -78,6 +79,7 @@ class Dreamer(Workflow):
     """
 
     batches_seeds = reduces_over_ranks = True
+    batch_kinds: tuple[BatchKind, ...] = ("sequences",)
 
     def __init__(
         self,
@@ -123,9 +125,8 @@ class Dreamer(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `world_model`, `actor` and `critic`."""
         reject_long_warm_up(context, self.random_steps)
-        self.world_model: WorldModel = context.components["world_model"]  # type: ignore[assignment]
-        self.actor: WorldActor = context.components["actor"]  # type: ignore[assignment]
-        self.critic: ScalarHead = context.components["critic"]  # type: ignore[assignment]
+        self.world_model = context.component("world_model", WorldModel)
+        self.actor, self.critic = context.component("actor", WorldActor), context.component("critic", ScalarHead)
         self.world_model.bind(context.spec, "Dreamer", context.fuse, context.seeds)
         self.world_model.check_discount(self.gamma)
         if self.noise_std > 0.0 and self.epsilon == 0.0 and not self.world_model.action_code.num_numbers:
@@ -148,8 +149,7 @@ class Dreamer(Workflow):
         self._judge = self._seeds(self, self._judged, follow_all_ranks(self.return_scale, context))
         self.device, self.num_updates = context.device, 0
         self._update_all = context.static(self._learn_jointly if self.is_joint else self._learn_in_turn)
-        self._update_model = context.static(self._learn_model)
-        self._update_behavior = context.static(self._learn_behavior)
+        self._update_model, self._update_behavior = map(context.static, (self._learn_model, self._learn_behavior))
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state and the action before an episode's start."""

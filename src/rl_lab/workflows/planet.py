@@ -37,6 +37,7 @@ from rl_lab.core import (
     hook,
     tree_map,
 )
+from rl_lab.core.buffer import BatchKind
 from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
 
 Behaviour = Literal["random", "noisy", "plan"]
@@ -53,6 +54,7 @@ class PlaNet(Workflow):
     """
 
     batches_seeds = True
+    batch_kinds: tuple[BatchKind, ...] = ("sequences",)
 
     def __init__(
         self,
@@ -69,9 +71,7 @@ class PlaNet(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Bind world model and planner, and build the optimiser `world_model`."""
         reject_long_warm_up(context, self.random_steps)
-        model, planner = context.components["world_model"], context.components["planner"]
-        if not isinstance(model, WorldModel):
-            raise ConfigError("components.world_model: needs a WorldModel")
+        model, planner = context.component("world_model", WorldModel), context.components["planner"]
         if not isinstance(planner, Planner):
             raise ConfigError("components.planner: needs a planner (choices: CEM, MPPI of rl_lab.components.planners)")
         model.bind(context.spec, "PlaNet", context.fuse, context.seeds)
