@@ -41,7 +41,6 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
 )
-from rl_lab.core.buffer import BatchKind
 from rl_lab.core.ranges import Count, Natural, NonNegative, Positive, UnitInterval
 
 Behaviour = Literal["random", "sample", "noisy", "mode"]
@@ -79,7 +78,7 @@ class Dreamer(Workflow):
     """
 
     batches_seeds = reduces_over_ranks = True
-    batch_kinds: tuple[BatchKind, ...] = ("sequences",)
+    batch_kinds = ("sequences",)
 
     def __init__(
         self,
@@ -143,13 +142,14 @@ class Dreamer(Workflow):
         self.critics = Learner(context, "critic", trained(self.critic), max_grad_norm=self.behavior_grad_norm)
         self._learners = self.models, self.actors, self.critics
         self._imagine = Imagination(self.world_model.rssm, self.actor, context.fuse)
-        self._seeds, self._decisions = context.seeds, Decisions(self._decide, context)
+        self._seeds, self.device, self.num_updates = context.seeds, context.device, 0
+        self._decisions = Decisions(self._decide, context)
         self._observe = self._seeds(self, self.world_model.observe)
         self._dream = self._seeds(self, partial(self._imagine.from_batch, horizon=self.horizon))
         self._judge = self._seeds(self, self._judged, follow_all_ranks(self.return_scale, context))
-        self.device, self.num_updates = context.device, 0
         self._update_all = context.static(self._learn_jointly if self.is_joint else self._learn_in_turn)
-        self._update_model, self._update_behavior = map(context.static, (self._learn_model, self._learn_behavior))
+        self._update_model = context.static(self._learn_model)
+        self._update_behavior = context.static(self._learn_behavior)
 
     def initial_carry(self, num_envs: int) -> Carry:
         """Return the state and the action before an episode's start."""

@@ -37,7 +37,6 @@ from rl_lab.core import (
     hook,
     tree_map,
 )
-from rl_lab.core.buffer import BatchKind
 from rl_lab.core.ranges import Natural, NonNegative, Positive, UnitInterval
 
 Behaviour = Literal["random", "noisy", "plan"]
@@ -54,7 +53,7 @@ class PlaNet(Workflow):
     """
 
     batches_seeds = True
-    batch_kinds: tuple[BatchKind, ...] = ("sequences",)
+    batch_kinds = ("sequences",)
 
     def __init__(
         self,
