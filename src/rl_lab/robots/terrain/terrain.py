@@ -131,7 +131,7 @@ class Terrain:
             self._add_field(spec)
 
     def _geom(self) -> dict[str, Any]:
-        return {"friction": [self.friction, 0.005, 0.0001], "contype": 1, "conaffinity": 0, "group": 0}
+        return {"friction": [self.friction, 0.005, 0.0001], "contype": 1, "conaffinity": 1, "group": 0}
 
     def _add_boxes(self, spec: mujoco.MjSpec) -> None:
         bottom = float(self.heights.min()) - BASE
