@@ -179,12 +179,12 @@ class LeggedEnv(VectorEnv):
         truncated = cut & ~terminated
         ended = terminated | truncated
         infos |= self._infos(state)
-        state.command = self.commands.advance(state)
+        followed, state.command = state.command, self.commands.advance(state)
         self._reader.remember(state)
         final = self.observations.advance(state)
         if not any_of(ended):
             return Step(final, rewards, terminated, truncated, final, infos), state
-        self._end_episodes(state, ended, infos)
+        self._end_episodes(state, followed, ended, infos)
         self._reset_worlds(ended)
         return Step(self._first_observations(ended), rewards, terminated, truncated, final, infos), state
 
@@ -211,13 +211,13 @@ class LeggedEnv(VectorEnv):
             infos["command_level"] = self.commands.level.expand(self.num_envs).clone()
         return infos
 
-    def _end_episodes(self, state: RobotState, ended: Tensor, infos: Mapping[str, Tensor]) -> None:
-        """Let the curricula learn from the episodes that end with this step."""
+    def _end_episodes(self, state: RobotState, followed: Tensor, ended: Tensor, infos: Mapping[str, Tensor]) -> None:
+        """Let the curricula learn from the episodes that end with this step, and from the commands they `followed`."""
         if self.commands.curriculum is not None:
             name, weight = self._tracked
             self.commands.learn(infos[name] / weight, ended)
         walked = (state.base_pos - self.world.origins)[:, :2].norm(dim=-1)
-        wanted = state.command[:, :2].norm(dim=-1) * self._limit * state.facts.dt
+        wanted = followed[:, :2].norm(dim=-1) * self._limit * state.facts.dt
         self.world.origins = self._terrain.end_episodes(walked, wanted, ended, self._generator)
 
     def _reset_worlds(self, mask: Tensor) -> None:
