@@ -301,6 +301,21 @@ def test_describe_tells_where_heights_are_scanned():
             {"observations": {"actor": {"terms": {"actions": {"history": 2.5}}}}},
             r"observations.actor.terms.actions.history: must be a whole number from 1, got 2.5",
         ),
+        ({"observations": {"actor": {"noise": 1.5}}}, r"observations.actor.noise: must be true or false, not 1.5"),
+        ({"rewards": {"only_positive": "no"}}, r"environment.rewards.only_positive: must be true or false, not 'no'"),
+        ({"rewards": {"scale_by_dt": 0.02}}, r"environment.rewards.scale_by_dt: must be true or false, not 0.02"),
+        ({"rewards": {"terms": None}}, r"environment.rewards.terms: needs at least one term with a weight"),
+        (
+            {"rewards": {"terms": {"track_lin_vel": {"params": {"vertical": "no"}}}}},
+            r"terms.track_lin_vel.params.vertical: must be true or false, not 'no'",
+        ),
+        (
+            {"rewards": {"terms": {"base_height": {"params": {"target": "0.3"}}}}},
+            r"terms.base_height.params.target: must be a number, not '0.3'",
+        ),
+        ({"terminations": {"tilted": {"time_out": "no"}}}, r"terminations.tilted.time_out: must be true or false"),
+        ({"terrain": {"curriculum": "off"}}, r"environment.terrain.curriculum: must be true or false, not 'off'"),
+        ({"control": {"joints": {"*": {"damping": "x"}}}}, r"joint 'FL_hip_joint': damping: must be a number"),
         (
             {"observations": {"critic": {"terms": {"height_scan": {}}}}},
             r"environment.terrain.scan: height_scan needs it, such as",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.robots.managers.terms import check_keys, not_negative, positive, whole
+from rl_lab.robots.managers.terms import check_keys, flag, not_negative, positive, whole
 from rl_lab.robots.terrain.terrain import Terrain
 
 TERRAIN_KEYS = (
@@ -34,7 +34,7 @@ class TerrainCurriculum:
         self.terrain = Terrain(**settings) if config else None
         self.scan = _scan_points(f"{path}.scan", options["scan"], device)
         self.height = None if self.terrain is None else self.terrain.height
-        self._moves, self._device = bool(options["curriculum"]), device
+        self._moves, self._device = flag(f"{path}.curriculum", options["curriculum"]), device
         self._first = whole(f"{path}.first_levels", options["first_levels"])
         self.levels = torch.zeros(num_envs, dtype=torch.int64, device=device)
         count = 1 if self.terrain is None else self.terrain.num_columns

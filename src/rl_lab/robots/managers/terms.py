@@ -115,9 +115,9 @@ def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], fact
         return interval(path, value)
     if hints.get(name) == float | Tensor and isinstance(value, Sequence) and not isinstance(value, str):
         return torch.tensor(numbers(path, value), device=facts.default_pos.device)
-    if hints.get(name) in (float, float | Tensor) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"{path}: must be a number, not {value!r}")
-    return value
+    if hints.get(name) in (float, float | Tensor) or (hints.get(name) == float | None and value is not None):
+        return number(path, value)
+    return flag(path, value) if hints.get(name) is bool else value
 
 
 def columns(path: str, names: Sequence[str], patterns: str | Sequence[str], device: torch.device) -> Tensor:
@@ -163,6 +163,13 @@ def positive(path: str, value: Any) -> float:
     if number(path, value) <= 0.0:
         raise ConfigError(f"{path}: must be above 0, got {value}")
     return float(value)
+
+
+def flag(path: str, value: Any) -> bool:
+    """Return a switch of the config."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{path}: must be true or false, not {value!r}")
+    return value
 
 
 def share(path: str, value: Any) -> float:

@@ -230,7 +230,7 @@ def sole_heights(world: World) -> list[float]:
     mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
     heights = []
-    for foot, site in zip(robot.feet, layout.feet, strict=True):
+    for site in layout.feet:
         own = [i for i in foot_geom_ids(model, robot, layout) if model.geom_bodyid[i] == model.site_bodyid[site]]
         heights.append(float(data.site_xpos[site][2]) - min(_lowest(model, data, geom) for geom in own))
     return heights

@@ -93,7 +93,7 @@ def read_source(source: Path) -> mujoco.MjSpec:
 
 
 def package_file(address: str, source: Path) -> Path:
-    """Return where `package://NAME/FILE` lies: in the folder NAME, or in whichever holds FILE, above the robot's file."""
+    """Return where `package://NAME/FILE` lies: in a folder NAME, or in one that holds FILE, above the robot's file."""
     inside = Path(address.removeprefix(PACKAGE))
     for folder in source.resolve().parents:
         for file in (folder / inside, folder / Path(*inside.parts[1:])):
