@@ -123,6 +123,7 @@ class LeggedEnv(VectorEnv):
 
     def _prepare(self, observations: Mapping[str, Any]) -> None:
         """Draw everything once, so that the widths of all observations are known."""
+        self._events.announce(self.world)
         self._generator.manual_seed(0)
         self._actions = (torch.zeros(self.num_envs, len(self.robot.joints), device=self.device),) * 3
         self._elapsed = torch.zeros(self.num_envs, device=self.device)
