@@ -101,3 +101,18 @@ def test_levels_are_saved():
     other.set_state(made.get_state())
     assert torch.equal(made.levels, other.levels)
     assert torch.equal(made.origins(), other.origins())
+
+
+def test_a_single_robot_sees_all_kinds_of_ground():
+    made, seen = curriculum(count=1), set()
+    for seed in range(20):
+        made.begin(torch.Generator().manual_seed(seed))
+        seen.add(int(made._columns))
+        again = curriculum(count=1)
+        again.set_state(made.get_state())
+        assert torch.equal(made.origins(), again.origins())
+    assert seen == {0, 1, 2}
+    early = {"levels": made.get_state()["levels"]}
+    again = curriculum(count=1)
+    again.set_state(early)
+    assert int(again._columns) == 0

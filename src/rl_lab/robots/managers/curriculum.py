@@ -48,9 +48,11 @@ class TerrainCurriculum:
         return self._places[self.levels, self._columns]
 
     def begin(self, generator: torch.Generator) -> Tensor:
-        """Draw the first levels among the easiest ones; return where to start."""
-        highest = min(self._first, len(self._places))
+        """Draw levels among the first ones, and columns too where worlds are fewer; return where to start."""
+        highest, columns = min(self._first, len(self._places)), self._places.shape[1]
         self.levels = torch.randint(highest, self.levels.shape, generator=generator, device=self._device)
+        if len(self.levels) < columns:  # a film of one robot shows all kinds of ground, one after another
+            self._columns = torch.randint(columns, self.levels.shape, generator=generator, device=self._device)
         return self.origins()
 
     def end_episodes(self, walked: Tensor, wanted: Tensor, ended: Tensor, generator: torch.Generator) -> Tensor:
@@ -78,12 +80,13 @@ class TerrainCurriculum:
         return {} if self.terrain is None else {"terrain_level": self.levels.float()}
 
     def get_state(self) -> dict[str, Tensor]:
-        """Return the levels."""
-        return {"levels": self.levels.clone()}
+        """Return levels and columns."""
+        return {"levels": self.levels.clone(), "columns": self._columns.clone()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with these levels."""
+        """Go on with these levels and columns; an early checkpoint has no columns, for they never changed."""
         self.levels = state["levels"].to(self._device, copy=True)
+        self._columns = state.get("columns", self._columns).to(self._device, copy=True)
 
 
 def _scan_points(path: str, config: Mapping[str, Any] | None, device: torch.device) -> Tensor:
