@@ -42,6 +42,11 @@ class ActorCritic(nn.Module):
         self.encoder = components.get("encoder")
         self.memory: Memory | None = components.get("memory")  # type: ignore[assignment]
         has_keyed_trunks = self.encoder is None and isinstance(self.actor, DictEncoder)
+        if has_keyed_trunks and self.memory is not None:
+            raise ConfigError(
+                "components.memory: reads a vector, not a dict whose keys components.actor chooses "
+                "(name components.encoder, or let the environment give one vector)"
+            )
         self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None or has_keyed_trunks)
         if self.read.has_mask and isinstance(spec.action, Box):
             raise ConfigError("environment: an action_mask needs discrete actions, but this action space is a Box")
