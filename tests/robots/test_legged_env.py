@@ -312,6 +312,14 @@ def test_describe_tells_where_heights_are_scanned():
             {"observations": {"actor": {"terms": {"actions": {"history": 2.5}}}}},
             r"observations.actor.terms.actions.history: must be a whole number from 1, got 2.5",
         ),
+        (
+            {"rewards": {"terms": {"joint_deviation": {"params": {"joints": []}}}}},
+            r"joint_deviation.params.joints: names nothing \(choices: FL_hip_joint",
+        ),
+        (
+            {"rewards": {"terms": {"body_distance": {"params": {"pair": ["*_calf"]}}}}},
+            r"body_distance.params.pair: must name two bodies, not 4",
+        ),
         ({"observations": {"actor": {"noise": 1.5}}}, r"observations.actor.noise: must be true or false, not 1.5"),
         ({"rewards": {"only_positive": "no"}}, r"environment.rewards.only_positive: must be true or false, not 'no'"),
         ({"rewards": {"scale_by_dt": 0.02}}, r"environment.rewards.scale_by_dt: must be true or false, not 0.02"),

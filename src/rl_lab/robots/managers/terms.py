@@ -110,7 +110,10 @@ def _read_params(
 def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], facts: RobotFacts) -> Any:
     sources = {"joints": facts.joints, "bodies": facts.touching, "pair": facts.bodies}
     if name in sources and hints.get(name) in (Tensor, Tensor | None):
-        return columns(path, sources[name], value, facts.default_pos.device)
+        found = columns(path, sources[name], value, facts.default_pos.device)
+        if name == "pair" and len(found) != 2:
+            raise ConfigError(f"{path}: must name two bodies, not {len(found)}")
+        return found
     if hints.get(name) == tuple[float, float]:
         return interval(path, value)
     if hints.get(name) == float | Tensor and isinstance(value, Sequence) and not isinstance(value, str):
@@ -123,6 +126,8 @@ def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], fact
 def columns(path: str, names: Sequence[str], patterns: str | Sequence[str], device: torch.device) -> Tensor:
     """Return the indices of the names that match any of the patterns (`*` stands for anything), in their own order."""
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not patterns:
+        raise ConfigError(f"{path}: names nothing (choices: {', '.join(names)})")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"{path}: " + unknown_name("name", pattern, names))
