@@ -151,10 +151,8 @@ def test_keyed_trunks_read_their_own_keys_with_their_own_statistics():
         ActorCritic(
             spec, parts | {"memory": GRU(3, 8)}, action_head(8, spec.action, **OPTIONS), normalize_observations=True
         )
-    flat, narrow = (
-        EnvSpec("x", Box((3,)), Box((2,))),
-        {"memory": GRU(3, 8), "actor": MLP(8, [6]), "critic": MLP(3, [6])},
-    )
+    flat = EnvSpec("x", Box((3,)), Box((2,)))
+    narrow = {"memory": GRU(3, 8), "actor": MLP(8, [6]), "critic": MLP(3, [6])}
     with pytest.raises(ConfigError, match=r"components\.critic\.input_dim: must be 8, which .*memory puts out, not 3"):
         ActorCritic(flat, narrow, action_head(6, spec.action, **OPTIONS), normalize_observations=True)
     obs = {"actor": 4.0 + 3.0 * torch.randn(20, 7, 3), "critic": torch.randn(20, 7, 5) - 2.0}  # [T, N, ...]

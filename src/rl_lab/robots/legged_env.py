@@ -127,9 +127,9 @@ class LeggedEnv(VectorEnv):
         self._generator.manual_seed(0)
         self._actions = (torch.zeros(self.num_envs, len(self.robot.joints), device=self.device),) * 3
         self._elapsed = torch.zeros(self.num_envs, device=self.device)
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self._events.start(self.world)
-        self._reset_worlds(everywhere)
+        self._reset_worlds(self._everywhere)
         self.last_state = self._read()  # what the last step led to, before any reset: for testers and recorders
         self.observations = ObservationManager(observations, self.last_state, self._generator)
 
@@ -150,13 +150,12 @@ class LeggedEnv(VectorEnv):
     def reset(self, seed: int) -> Observation:
         """Start every world anew; the same seed gives the same episodes."""
         self._generator.manual_seed(seed)
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         with self._kept():
             self.commands.begin()
             self.world.origins = self._terrain.begin(self._generator)
             self._events.start(self.world)
-            self._reset_worlds(everywhere)
-            return self._first_observations(everywhere)
+            self._reset_worlds(self._everywhere)
+            return self._first_observations(self._everywhere)
 
     def step(self, actions: Actions) -> Step:
         """Step every world; one that ends its episode is reset within the same call."""

@@ -73,7 +73,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     for key in settings:
         if key not in KEYS:
             raise ConfigError(unknown_name(f"key of robot file {path}", key, KEYS))
-    return settings
+    return {str(key): value for key, value in settings.items()}
 
 
 def read_source(source: Path) -> mujoco.MjSpec:
