@@ -223,6 +223,7 @@ def test_words_that_do_not_fit(robot, lab, fails):
     assert "only one of them can command" in line("--joystick", "--testers", "all")
     assert "unknown tester 'sideways'" in line("--testers", "x,sideways", *SMALL)
     assert "only options of the environment" in line("--override", "training.total_timesteps=3")
+    assert "--num-envs says how many worlds" in line("--override", "environment.num_envs=8")
     assert "did you mean 'backend'?" in line("--override", "environment.simulation.backendd=warp")
     assert "expected 3 numbers" in line("--joystick-scale", "1,2")
     assert "16 to 8192" in line("--frame-size", "1,9")

@@ -9,6 +9,7 @@ from rl_lab.components.dict_encoder import DictEncoder
 from rl_lab.components.flat import FlatParameters, clip_gradient, masked_step
 from rl_lab.components.mlp import MLP
 from rl_lab.components.observation import ObservationReader
+from rl_lab.components.recurrent import GRU
 from rl_lab.core import ACTION_MASK, Box, ConfigError, Discrete, EnvSpec, MultiDiscrete
 from rl_lab.ops.distributions import MultiCategorical
 
@@ -146,6 +147,14 @@ def test_keyed_trunks_read_their_own_keys_with_their_own_statistics():
     spec = EnvSpec("x", {"actor": Box((3,)), "critic": Box((5,))}, Box((2,)))
     parts = {"actor": DictEncoder({"actor": MLP(3, [8])}), "critic": DictEncoder({"critic": MLP(5, [6])})}
     net = ActorCritic(spec, parts, action_head(8, spec.action, **OPTIONS), normalize_observations=True)
+    with pytest.raises(ConfigError, match=r"components\.memory: reads a vector, not a dict"):
+        ActorCritic(
+            spec, parts | {"memory": GRU(3, 8)}, action_head(8, spec.action, **OPTIONS), normalize_observations=True
+        )
+    flat = EnvSpec("x", Box((3,)), Box((2,)))
+    narrow = {"memory": GRU(3, 8), "actor": MLP(8, [6]), "critic": MLP(3, [6])}
+    with pytest.raises(ConfigError, match=r"components\.critic\.input_dim: must be 8, which .*memory puts out, not 3"):
+        ActorCritic(flat, narrow, action_head(6, spec.action, **OPTIONS), normalize_observations=True)
     obs = {"actor": 4.0 + 3.0 * torch.randn(20, 7, 3), "critic": torch.randn(20, 7, 5) - 2.0}  # [T, N, ...]
     net.update_normalizer(obs)
     rows = {key: value.flatten(0, 1) for key, value in obs.items()}

@@ -38,8 +38,11 @@ DELAYED = {
 MOVING = {"resample_s": [0.1, 0.4], "heading": 0.5, "curriculum": {"share": 0.0, "start": 0.3}}
 
 
+SHORT = {"observations": DELAYED, "commands": MOVING, "episode_s": 0.6}
+
+
 def everything(num_envs=6, **changes):
-    return task(num_envs=num_envs, events=EVERYTHING, observations=DELAYED, commands=MOVING, episode_s=0.6, **changes)
+    return task(num_envs=num_envs, events=EVERYTHING, **SHORT, **changes)
 
 
 def actions(env, steps, seed=0):
@@ -78,8 +81,16 @@ def test_a_restored_environment_goes_on_bit_for_bit():
     assert ended >= 6
 
 
-def test_a_seed_gives_the_same_episodes_in_a_used_environment():
-    env, fresh = everything(), everything()
+OFTEN = {  # what no startup and no reset draws anew
+    **{name: {"mode": "interval", "interval_s": 0.04} for name in ("friction", "gains", "action_lag")},
+    **{name: {"mode": "step"} for name in ("motor_offset", "motor_strength", "joint_friction")},
+}
+
+
+@pytest.mark.parametrize("events", [{}, OFTEN])
+def test_a_seed_gives_the_same_episodes_in_a_used_environment(events):
+    """An evaluation only resets: what its environment has been through must not matter."""
+    env, fresh = (task(num_envs=6, events=EVERYTHING | events, **SHORT) for _ in range(2))
     env.reset(5)
     for action in actions(env, 20, seed=4):
         env.step(action)
@@ -301,6 +312,29 @@ def test_describe_tells_where_heights_are_scanned():
             {"observations": {"actor": {"terms": {"actions": {"history": 2.5}}}}},
             r"observations.actor.terms.actions.history: must be a whole number from 1, got 2.5",
         ),
+        (
+            {"rewards": {"terms": {"joint_deviation": {"params": {"joints": []}}}}},
+            r"joint_deviation.params.joints: names nothing \(choices: FL_hip_joint",
+        ),
+        (
+            {"rewards": {"terms": {"body_distance": {"params": {"pair": ["*_calf"]}}}}},
+            r"body_distance.params.pair: must name two bodies, not 4",
+        ),
+        ({"observations": {"actor": {"noise": 1.5}}}, r"observations.actor.noise: must be true or false, not 1.5"),
+        ({"rewards": {"only_positive": "no"}}, r"environment.rewards.only_positive: must be true or false, not 'no'"),
+        ({"rewards": {"scale_by_dt": 0.02}}, r"environment.rewards.scale_by_dt: must be true or false, not 0.02"),
+        ({"rewards": {"terms": None}}, r"environment.rewards.terms: needs at least one term with a weight"),
+        (
+            {"rewards": {"terms": {"track_lin_vel": {"params": {"vertical": "no"}}}}},
+            r"terms.track_lin_vel.params.vertical: must be true or false, not 'no'",
+        ),
+        (
+            {"rewards": {"terms": {"base_height": {"params": {"target": "0.3"}}}}},
+            r"terms.base_height.params.target: must be a number, not '0.3'",
+        ),
+        ({"terminations": {"tilted": {"time_out": "no"}}}, r"terminations.tilted.time_out: must be true or false"),
+        ({"terrain": {"curriculum": "off"}}, r"environment.terrain.curriculum: must be true or false, not 'off'"),
+        ({"control": {"joints": {"*": {"damping": "x"}}}}, r"joint 'FL_hip_joint': damping: must be a number"),
         (
             {"observations": {"critic": {"terms": {"height_scan": {}}}}},
             r"environment.terrain.scan: height_scan needs it, such as",

@@ -70,6 +70,8 @@ def _load(run: RunDirectory, wish: Wish, plugins: list[str]) -> TrainedPolicy:
     for text in wish.overrides:
         if not text.lstrip("+").startswith("environment."):
             raise UsageError(f"--override {text}: only options of the environment (environment.KEY=VALUE)")
+        if text.lstrip("+").startswith("environment.num_envs="):
+            raise UsageError(f"--override {text}: --num-envs says how many worlds there are")
     experiment = {**read_config(run)["experiment"], "precision": "float32"}  # of a GPU, perhaps, and this may be none
     if wish.device is not None:
         experiment["device"] = wish.device

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl_lab.components.action_heads import ActionHead
 from rl_lab.components.dict_encoder import DictEncoder
 from rl_lab.components.memory import Memory
-from rl_lab.components.mlp import orthogonal_linear
+from rl_lab.components.mlp import MLP, orthogonal_linear
 from rl_lab.components.normalizer import KeyedNormalizer, RunningNormalizer
 from rl_lab.components.observation import ObservationReader, is_image
 from rl_lab.core import ACTION_MASK, Box, Carry, ConfigError, EnvSpec, Observation, flat_dim, tree_map
@@ -42,6 +42,8 @@ class ActorCritic(nn.Module):
         self.encoder = components.get("encoder")
         self.memory: Memory | None = components.get("memory")  # type: ignore[assignment]
         has_keyed_trunks = self.encoder is None and isinstance(self.actor, DictEncoder)
+        if self.memory is not None:
+            self._check_memory(self.memory, has_keyed_trunks)
         self.read = ObservationReader(spec.observation, keep_dict=self.encoder is not None or has_keyed_trunks)
         if self.read.has_mask and isinstance(spec.action, Box):
             raise ConfigError("environment: an action_mask needs discrete actions, but this action space is a Box")
@@ -49,6 +51,18 @@ class ActorCritic(nn.Module):
         self.head = head
         trunk = self.actor if self.critic is None else self.critic
         self.value_head = orthogonal_linear(int(trunk.output_dim), 1, gain=1.0)  # type: ignore[arg-type]
+
+    def _check_memory(self, memory: Memory, has_keyed_trunks: bool) -> None:
+        """Raise where a memory cannot stand between the observation and the trunks."""
+        if has_keyed_trunks:
+            raise ConfigError(
+                "components.memory: reads a vector, not a dict whose keys components.actor chooses "
+                "(name components.encoder, or let the environment give one vector)"
+            )
+        for name, trunk in (("actor", self.actor), ("critic", self.critic)):
+            if isinstance(trunk, MLP) and trunk.input_dim != memory.output_dim:
+                wanted = f"must be {memory.output_dim}, which components.memory puts out"
+                raise ConfigError(f"components.{name}.input_dim: {wanted}, not {trunk.input_dim}")
 
     @property
     def is_feedforward(self) -> bool:

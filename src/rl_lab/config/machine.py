@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from rl_lab.config.free_memory import free_host_memory
+from rl_lab.core.free_memory import free_host_memory
 from rl_lab.tracking.alert_rules import FREE_DISK, FREE_MEMORY, USED_MEMORY
 
 _MB = 1e6

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from rl_lab.config.free_memory import free_host_memory
 from rl_lab.core.buffer import Buffer, Footprint
 from rl_lab.core.errors import ConfigError
+from rl_lab.core.free_memory import free_host_memory
 from rl_lab.distributed.process_group import num_beside
 from rl_lab.tracking.segments import PREFIX
 

@@ -123,12 +123,13 @@ class LeggedEnv(VectorEnv):
 
     def _prepare(self, observations: Mapping[str, Any]) -> None:
         """Draw everything once, so that the widths of all observations are known."""
+        self._events.announce(self.world)
         self._generator.manual_seed(0)
         self._actions = (torch.zeros(self.num_envs, len(self.robot.joints), device=self.device),) * 3
         self._elapsed = torch.zeros(self.num_envs, device=self.device)
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self._events.start(self.world)
-        self._reset_worlds(everywhere)
+        self._reset_worlds(self._everywhere)
         self.last_state = self._read()  # what the last step led to, before any reset: for testers and recorders
         self.observations = ObservationManager(observations, self.last_state, self._generator)
 
@@ -149,13 +150,12 @@ class LeggedEnv(VectorEnv):
     def reset(self, seed: int) -> Observation:
         """Start every world anew; the same seed gives the same episodes."""
         self._generator.manual_seed(seed)
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         with self._kept():
             self.commands.begin()
             self.world.origins = self._terrain.begin(self._generator)
             self._events.start(self.world)
-            self._reset_worlds(everywhere)
-            return self._first_observations(everywhere)
+            self._reset_worlds(self._everywhere)
+            return self._first_observations(self._everywhere)
 
     def step(self, actions: Actions) -> Step:
         """Step every world; one that ends its episode is reset within the same call."""
@@ -179,12 +179,12 @@ class LeggedEnv(VectorEnv):
         truncated = cut & ~terminated
         ended = terminated | truncated
         infos |= self._infos(state)
-        state.command = self.commands.advance(state)
+        followed, state.command = state.command, self.commands.advance(state)
         self._reader.remember(state)
         final = self.observations.advance(state)
         if not any_of(ended):
             return Step(final, rewards, terminated, truncated, final, infos), state
-        self._end_episodes(state, ended, infos)
+        self._end_episodes(state, followed, ended, infos)
         self._reset_worlds(ended)
         return Step(self._first_observations(ended), rewards, terminated, truncated, final, infos), state
 
@@ -211,13 +211,13 @@ class LeggedEnv(VectorEnv):
             infos["command_level"] = self.commands.level.expand(self.num_envs).clone()
         return infos
 
-    def _end_episodes(self, state: RobotState, ended: Tensor, infos: Mapping[str, Tensor]) -> None:
-        """Let the curricula learn from the episodes that end with this step."""
+    def _end_episodes(self, state: RobotState, followed: Tensor, ended: Tensor, infos: Mapping[str, Tensor]) -> None:
+        """Let the curricula learn from the episodes that end with this step, and from the commands they `followed`."""
         if self.commands.curriculum is not None:
             name, weight = self._tracked
             self.commands.learn(infos[name] / weight, ended)
         walked = (state.base_pos - self.world.origins)[:, :2].norm(dim=-1)
-        wanted = state.command[:, :2].norm(dim=-1) * self._limit * state.facts.dt
+        wanted = followed[:, :2].norm(dim=-1) * self._limit * state.facts.dt
         self.world.origins = self._terrain.end_episodes(walked, wanted, ended, self._generator)
 
     def _reset_worlds(self, mask: Tensor) -> None:

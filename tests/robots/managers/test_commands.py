@@ -46,6 +46,12 @@ def test_small_commands_become_zero():
     assert float((turn == 0.0).float().mean()) == pytest.approx(0.314, abs=0.03)
 
 
+def test_small_commands_become_zero_straight_ahead_too():
+    speed = manager(smallest=[0.3, 0.0], forward=1.0).restart(STATE, EVERYWHERE)[:, 0].abs()
+    assert ((speed == 0.0) | (speed >= 0.3)).all()
+    assert float((speed == 0.0).float().mean()) == pytest.approx(0.3, abs=0.03)
+
+
 def test_a_command_holds_for_its_time_and_timers_are_per_world():
     made = manager(resample_s=[0.2, 0.4])
     last, since, holds = made.restart(STATE, EVERYWHERE).clone(), torch.zeros(COUNT), []

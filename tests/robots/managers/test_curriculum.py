@@ -36,6 +36,19 @@ def test_who_walks_far_goes_up_and_who_stands_goes_down():
     assert levels[5] == 1  # its episode goes on
 
 
+def test_a_command_that_nobody_followed_moves_nobody():
+    """Where time and command run out at once, the command drawn last is that of no step."""
+    ahead = {"vx": 1.0, "vy": 0.0, "yaw": 0.0, "standing": 0.0, "heading": 0.0, "resample_s": 0.2}
+    env = task("legged_quadruped_rough", num_envs=6, terrain=SMALL, commands=ahead, episode_s=0.2)
+    for speed, level in ((0.0, 1), (1.0, 0)):  # who stands when told to stays, who should have walked goes down
+        env.reset(0)
+        env._terrain.levels = torch.ones(6, dtype=torch.int64)
+        env.commands.value = torch.tensor([[speed, 0.0, 0.0]]).repeat(6, 1)
+        ends = [env.step(torch.zeros(6, 12)).truncated for _ in range(10)][-1]
+        assert ends.all()
+        assert env._terrain.levels.tolist() == [level] * 6
+
+
 def test_nobody_is_moved_by_the_first_reset():
     """Distances from the world's origin would promote everyone at once."""
     env = task("legged_quadruped_rough", num_envs=12, terrain=SMALL)
@@ -88,3 +101,18 @@ def test_levels_are_saved():
     other.set_state(made.get_state())
     assert torch.equal(made.levels, other.levels)
     assert torch.equal(made.origins(), other.origins())
+
+
+def test_a_single_robot_sees_all_kinds_of_ground():
+    made, seen = curriculum(count=1), set()
+    for seed in range(20):
+        made.begin(torch.Generator().manual_seed(seed))
+        seen.add(int(made._columns))
+        again = curriculum(count=1)
+        again.set_state(made.get_state())
+        assert torch.equal(made.origins(), again.origins())
+    assert seen == {0, 1, 2}
+    early = {"levels": made.get_state()["levels"]}
+    again = curriculum(count=1)
+    again.set_state(early)
+    assert int(again._columns) == 0

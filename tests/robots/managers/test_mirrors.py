@@ -211,6 +211,10 @@ LINKS = {"function": "randomized", "params": {"event": "link_mass"}}
             r"actor\.terms\.command: a mirror needs 3 pairs \[source, sign\], with sources of 0 to 2",
         ),
         (
+            {"observations": {"actor": {"terms": {"command": {"mirror": [0, 1, 2]}}}}},
+            r"actor\.terms\.command: mirror: must hold pairs \[source, sign\], not \[0, 1, 2\]",
+        ),
+        (
             {"control": {"joints": {"FL_hip_joint": {"default": 0.2}}}},
             r"default or action_scale of joint 'FL_hip_joint' is not that of 'FR_hip_joint' mirrored",
         ),

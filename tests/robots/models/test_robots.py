@@ -248,8 +248,18 @@ def test_wrong_names_and_missing_gains_are_one_line():
         Joint("knee", kp=1.0, effort=1.0, control="pid")
     with pytest.raises(ConfigError, match=r"unknown joint of robot 'quadruped' 'FL_hip'; did you mean 'FL_hip_joint'"):
         quadruped().joint_ids("FL_hip")
-    with pytest.raises(ConfigError, match="unknown setting of joints '.*' 'stiffness'.*kp"):
+    with pytest.raises(ConfigError, match=r"joints '\*': unknown key 'stiffness'.*kp"):
         quadruped().with_joints({"*": {"stiffness": 3}})
+    with pytest.raises(ConfigError, match=r"joints '\*': must be a dict"):
+        quadruped().with_joints({"*": None})
+    for setting, message in (
+        ({"kp": "abc"}, "joint 'knee': kp: must be a number, not 'abc'"),
+        ({"damping": "high"}, "joint 'knee': damping: must be a number"),
+        ({"range": 0.5}, "joint 'knee': range: must be a list of numbers"),
+        ({"range": [0.0, 0.5, 1.0]}, "joint 'knee': range must be two numbers"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Joint(**{"name": "knee", "kp": 1.0, "effort": 1.0, **setting})
     robot = one_joint(kp=1.0)
     for wrong, message in (
         ({"joints": (Joint("elbow", kp=1.0, effort=1.0),)}, r"unknown joint of robot 'arm' 'elbow' \(choices: .*arm\)"),

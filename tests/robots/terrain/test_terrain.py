@@ -144,6 +144,21 @@ def test_bad_settings_are_one_line():
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(("free", "fits"), [(81 * 81 * 64 - 1, False), (81 * 81 * 64, True), (None, True)])
+def test_room_is_what_the_system_says_it_can_give(monkeypatch, free, fits):
+    def no_sysconf(name):
+        raise ValueError("unrecognized configuration name")  # SC_AVPHYS_PAGES where there is no Linux
+
+    monkeypatch.setattr("os.sysconf", no_sysconf)
+    monkeypatch.setattr("rl_lab.robots.terrain.terrain.free_host_memory", lambda: free)
+    settings = {"tiles": {"flat": 1.0}, "num_levels": 1, "num_columns": 1, "tile_size": 8.0, "border": 0.0}
+    if fits:
+        assert Terrain(**settings).heights.shape == (81, 81)
+    else:
+        with pytest.raises(ConfigError, match="81 x 81 height points"):
+            Terrain(**settings)
+
+
 def test_a_flat_field_is_flat():
     terrain = Terrain({"flat": 1.0}, num_levels=1, num_columns=1, tile_size=4.0, border=0.0)
     model = compile_scene(quadruped(), terrain)

@@ -89,11 +89,11 @@ class CommandManager:
             return
         draw = torch.rand(len(mask), 8, generator=self._generator, device=mask.device)
         new = self.level * (self._low + (self._high - self._low) * draw[:, :3])
+        is_forward = (draw[:, 3] < self._forward).unsqueeze(-1)
+        new = torch.cat((new[:, :1], torch.where(is_forward, 0.0, new[:, 1:])), -1)
         is_slow = (new[:, :2].norm(dim=-1) < self._smallest[0]).unsqueeze(-1)
         turn = torch.where(new[:, 2:].abs() < self._smallest[1], 0.0, new[:, 2:])
         new = torch.cat((torch.where(is_slow, 0.0, new[:, :2]), turn), -1)
-        is_forward = (draw[:, 3] < self._forward).unsqueeze(-1)
-        new = torch.cat((new[:, :1], torch.where(is_forward, 0.0, new[:, 1:])), -1)
         is_standing = draw[:, 4] < self._standing
         new = torch.where(is_standing.unsqueeze(-1), 0.0, new)
         has_heading = (draw[:, 5] < self._heading) & ~is_standing & ~is_forward.squeeze(-1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_lab.robots.managers.terms import check_keys, not_negative, positive, whole
+from rl_lab.robots.managers.terms import check_keys, flag, not_negative, positive, whole
 from rl_lab.robots.terrain.terrain import Terrain
 
 TERRAIN_KEYS = (
@@ -34,7 +34,7 @@ class TerrainCurriculum:
         self.terrain = Terrain(**settings) if config else None
         self.scan = _scan_points(f"{path}.scan", options["scan"], device)
         self.height = None if self.terrain is None else self.terrain.height
-        self._moves, self._device = bool(options["curriculum"]), device
+        self._moves, self._device = flag(f"{path}.curriculum", options["curriculum"]), device
         self._first = whole(f"{path}.first_levels", options["first_levels"])
         self.levels = torch.zeros(num_envs, dtype=torch.int64, device=device)
         count = 1 if self.terrain is None else self.terrain.num_columns
@@ -48,9 +48,11 @@ class TerrainCurriculum:
         return self._places[self.levels, self._columns]
 
     def begin(self, generator: torch.Generator) -> Tensor:
-        """Draw the first levels among the easiest ones; return where to start."""
-        highest = min(self._first, len(self._places))
+        """Draw levels among the first ones, and columns too where worlds are fewer; return where to start."""
+        highest, columns = min(self._first, len(self._places)), self._places.shape[1]
         self.levels = torch.randint(highest, self.levels.shape, generator=generator, device=self._device)
+        if len(self.levels) < columns:  # a film of one robot shows all kinds of ground, one after another
+            self._columns = torch.randint(columns, self.levels.shape, generator=generator, device=self._device)
         return self.origins()
 
     def end_episodes(self, walked: Tensor, wanted: Tensor, ended: Tensor, generator: torch.Generator) -> Tensor:
@@ -78,12 +80,13 @@ class TerrainCurriculum:
         return {} if self.terrain is None else {"terrain_level": self.levels.float()}
 
     def get_state(self) -> dict[str, Tensor]:
-        """Return the levels."""
-        return {"levels": self.levels.clone()}
+        """Return levels and columns."""
+        return {"levels": self.levels.clone(), "columns": self._columns.clone()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with these levels."""
+        """Go on with these levels and columns; an early checkpoint has no columns, for they never changed."""
         self.levels = state["levels"].to(self._device, copy=True)
+        self._columns = state.get("columns", self._columns).to(self._device, copy=True)
 
 
 def _scan_points(path: str, config: Mapping[str, Any] | None, device: torch.device) -> Tensor:

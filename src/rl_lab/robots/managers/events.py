@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class EventManager:
     @property
     def fields(self) -> list[str]:
         """The model fields that need a value per world."""
-        return sorted({name for term in self._terms for name in NEEDS.get(term.function, Needs()).fields})
+        return _fields(self._terms)
 
     @property
     def functions(self) -> dict[str, Function]:
@@ -62,8 +62,19 @@ class EventManager:
         ranges = [term.params.get("range", (0.0, 0.02)) for term in self._terms if term.function is events.action_lag]
         return max((float(high) for _, high in ranges), default=0.0)
 
+    @property
+    def _later(self) -> list[Term]:
+        """The events of which neither a startup nor a reset draws anew."""
+        return [*self._by_mode["interval"], *self._by_mode["step"]]
+
+    def announce(self, world: World) -> None:
+        """Let later events be known by zeros, before they have drawn anything."""
+        for term in self._later:
+            self._call(term, world, torch.zeros(world.sim.num_envs, dtype=torch.bool, device=world.sim.device))
+
     def start(self, world: World) -> None:
-        """Run the startup events in every world."""
+        """Let every world be as the model says, whatever was drawn in it before, and run the startup events."""
+        world.begin(_fields(self._later))
         self._run("startup", world, torch.ones(world.sim.num_envs, dtype=torch.bool, device=world.sim.device))
 
     def restart(self, world: World, mask: Tensor) -> None:
@@ -106,3 +117,7 @@ class EventManager:
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on with these timers."""
         self._left = state["left"].to(self._left.device, copy=True)
+
+
+def _fields(terms: Iterable[Term]) -> list[str]:
+    return sorted({name for term in terms for name in NEEDS.get(term.function, Needs()).fields})

@@ -56,7 +56,10 @@ def find_mirror(
 def _flip(term: Term, sides: Sides) -> Flip:
     given = term.options["mirror"]
     if given is not None:
-        return [(int(source), float(sign)) for source, sign in given]
+        try:
+            return [(int(source), float(sign)) for source, sign in given]
+        except (TypeError, ValueError):
+            raise ConfigError(f"mirror: must hold pairs [source, sign], not {given!r}") from None
     if term.function not in RULES:
         raise ConfigError(f"{term.function.__name__} has no rule; its key mirror may hold pairs [source, sign]")
     return RULES[term.function](sides, term.params)

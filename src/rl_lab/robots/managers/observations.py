@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import Box, ConfigError, Flip
-from rl_lab.robots.managers.terms import Term, check_keys, functions_of, interval, number, read_terms, whole
+from rl_lab.robots.managers.terms import Term, check_keys, flag, functions_of, interval, number, read_terms, whole
 from rl_lab.robots.mdp import observations
 from rl_lab.robots.mdp.state import RobotState
 
@@ -33,7 +33,7 @@ class ObservationGroup:
         self.terms = read_terms(f"{path}.terms", config.get("terms") or {}, known, state.facts, options=TERM_OPTIONS)
         if not self.terms:
             raise ConfigError(f"{path}.terms: needs at least one term")
-        self._generator, self._has_noise = generator, bool(config.get("noise", True))
+        self._generator, self._has_noise = generator, flag(f"{path}.noise", config.get("noise", True))
         self.widths = [term(state).shape[-1] for term in self.terms]
         for term, width in zip(self.terms, self.widths, strict=True):
             if width == 0:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
 from rl_lab.robots.managers.episode_means import EpisodeMeans
-from rl_lab.robots.managers.terms import check_keys, functions_of, number, read_terms
+from rl_lab.robots.managers.terms import check_keys, flag, functions_of, number, read_terms
 from rl_lab.robots.mdp.rewards import MODULES, least_feet
 from rl_lab.robots.mdp.state import RobotFacts, RobotState
 
@@ -33,7 +33,9 @@ class RewardManager:
         path = "environment.rewards"
         check_keys(path, config, KEYS)
         options = {"weight": 1.0}
-        self.terms = read_terms(f"{path}.terms", config["terms"], functions_of(MODULES), facts, options=options)
+        self.terms = read_terms(
+            f"{path}.terms", config.get("terms") or {}, functions_of(MODULES), facts, options=options
+        )
         weights = [number(f"{path}.terms.{term.name}.weight", term.options["weight"]) for term in self.terms]
         self.terms = [term for term, weight in zip(self.terms, weights, strict=True) if weight != 0.0]
         for term in self.terms:
@@ -45,8 +47,8 @@ class RewardManager:
             raise ConfigError(f"{path}.terms: needs at least one term with a weight")
         device = facts.default_pos.device
         self.weights = torch.tensor([weight for weight in weights if weight != 0.0], device=device).unsqueeze(-1)
-        self._dt = facts.dt if config.get("scale_by_dt", True) else 1.0
-        self._only_positive = bool(config.get("only_positive", False))
+        self._dt = facts.dt if flag(f"{path}.scale_by_dt", config.get("scale_by_dt", True)) else 1.0
+        self._only_positive = flag(f"{path}.only_positive", config.get("only_positive", False))
         self._is_after = torch.tensor([[t.function.__name__ == AFTER_CLIP] for t in self.terms], device=device)
         self.episode = EpisodeMeans([f"reward/{term.name}" for term in self.terms], num_envs, device)
 

@@ -110,19 +110,24 @@ def _read_params(
 def _read_value(path: str, name: str, value: Any, hints: Mapping[str, Any], facts: RobotFacts) -> Any:
     sources = {"joints": facts.joints, "bodies": facts.touching, "pair": facts.bodies}
     if name in sources and hints.get(name) in (Tensor, Tensor | None):
-        return columns(path, sources[name], value, facts.default_pos.device)
+        found = columns(path, sources[name], value, facts.default_pos.device)
+        if name == "pair" and len(found) != 2:
+            raise ConfigError(f"{path}: must name two bodies, not {len(found)}")
+        return found
     if hints.get(name) == tuple[float, float]:
         return interval(path, value)
     if hints.get(name) == float | Tensor and isinstance(value, Sequence) and not isinstance(value, str):
         return torch.tensor(numbers(path, value), device=facts.default_pos.device)
-    if hints.get(name) in (float, float | Tensor) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"{path}: must be a number, not {value!r}")
-    return value
+    if hints.get(name) in (float, float | Tensor) or (hints.get(name) == float | None and value is not None):
+        return number(path, value)
+    return flag(path, value) if hints.get(name) is bool else value
 
 
 def columns(path: str, names: Sequence[str], patterns: str | Sequence[str], device: torch.device) -> Tensor:
     """Return the indices of the names that match any of the patterns (`*` stands for anything), in their own order."""
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not patterns:
+        raise ConfigError(f"{path}: names nothing (choices: {', '.join(names)})")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"{path}: " + unknown_name("name", pattern, names))
@@ -163,6 +168,13 @@ def positive(path: str, value: Any) -> float:
     if number(path, value) <= 0.0:
         raise ConfigError(f"{path}: must be above 0, got {value}")
     return float(value)
+
+
+def flag(path: str, value: Any) -> bool:
+    """Return a switch of the config."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{path}: must be true or false, not {value!r}")
+    return value
 
 
 def share(path: str, value: Any) -> float:

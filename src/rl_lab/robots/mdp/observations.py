@@ -148,7 +148,7 @@ def push(state: RobotState) -> Tensor:
 
 
 def randomized(state: RobotState, event: str) -> Tensor:
-    """What an event of this name has drawn for each world, [N, k]; privileged."""
+    """What an event of this name has drawn for each world, [N, k], 0 before its first draw; privileged."""
     if event not in state.randomized:
         raise ConfigError("environment.observations: " + unknown_name("event", event, state.randomized))
     return state.randomized[event].flatten(1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import mujoco
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -228,19 +230,27 @@ def sole_heights(world: World) -> list[float]:
     mujoco.mj_resetDataKeyframe(model, data, 0)
     mujoco.mj_kinematics(model, data)
     heights = []
-    for foot, site in zip(robot.feet, layout.feet, strict=True):
+    for site in layout.feet:
         own = [i for i in foot_geom_ids(model, robot, layout) if model.geom_bodyid[i] == model.site_bodyid[site]]
-        assert own, foot
         heights.append(float(data.site_xpos[site][2]) - min(_lowest(model, data, geom) for geom in own))
     return heights
 
 
 def _lowest(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> float:
-    """Return the lowest z of a sphere, capsule or box."""
-    z, size, axes = float(data.geom_xpos[geom][2]), model.geom_size[geom], abs(data.geom_xmat[geom].reshape(3, 3)[2])
-    kind = model.geom_type[geom]
-    if kind == mujoco.mjtGeom.mjGEOM_SPHERE:
-        return z - float(size[0])
-    if kind == mujoco.mjtGeom.mjGEOM_BOX:
-        return z - float(axes @ size)
-    return z - float(size[0] + axes[2] * size[1])
+    """Return the lowest z of a geom."""
+    kind, (radius, half, _) = int(model.geom_type[geom]), model.geom_size[geom]
+    up = data.geom_xmat[geom].reshape(3, 3)[2]  # the vertical in the geom's own axes
+    shape = mujoco.mjtGeom
+    if kind == shape.mjGEOM_MESH:
+        mesh = int(model.geom_dataid[geom])
+        first = int(model.mesh_vertadr[mesh])
+        reach = -(model.mesh_vert[first : first + int(model.mesh_vertnum[mesh])] @ up).min()
+    elif kind == shape.mjGEOM_BOX:
+        reach = abs(up) @ model.geom_size[geom]
+    elif kind == shape.mjGEOM_ELLIPSOID:
+        reach = np.linalg.norm(up * model.geom_size[geom])
+    elif kind == shape.mjGEOM_CYLINDER:
+        reach = radius * math.hypot(up[0], up[1]) + half * abs(up[2])
+    else:  # a sphere is a capsule of no length
+        reach = radius + half * abs(up[2])
+    return float(data.geom_xpos[geom][2] - reach)

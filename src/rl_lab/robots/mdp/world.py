@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,15 @@ class World:
         new = self.sim.read_model(name).clone()  # what is read may be the simulation's own memory
         new[:, columns] = values
         self.sim.write_model(name, new, mask)
+
+    def begin(self, fields: Iterable[str]) -> None:
+        """Forget what was drawn, and let these fields of the model be its own in every world."""
+        self.randomized = {name: torch.zeros_like(drawn) for name, drawn in self.randomized.items()}
+        self.joint_offset = torch.zeros_like(self.joint_offset)
+        self.factors = {name: torch.ones_like(factor) for name, factor in self.factors.items()}
+        for name in fields:
+            own = self.default(name)
+            self.sim.write_model(name, own.expand(self.sim.num_envs, *own.shape))
 
     def set_factor(self, name: str, values: Tensor, mask: Tensor, columns: Tensor | None = None) -> None:
         """Set columns of a factor in the worlds of `mask`; all of them unless told."""

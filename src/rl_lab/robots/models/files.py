@@ -9,8 +9,10 @@ from typing import Any
 
 import mujoco
 import yaml
+from omegaconf import OmegaConf
 
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.robots.managers.terms import check_keys, number
 from rl_lab.robots.models.robot import Joint, Robot
 
 KEYS = (
@@ -18,6 +20,7 @@ KEYS = (
     *("base_height", "spawn_height", "mirror", "soft_limit"),
 )
 JOINT_KEYS = tuple(name for name in Joint.__dataclass_fields__ if name != "name")
+PACKAGE = "package://"  # how a URDF names a file of a ROS package
 HINGE, SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -49,10 +52,10 @@ def robot_from_file(path: str | Path) -> Robot:
         feet=tuple(settings.get("feet", ())),
         penalised=tuple(settings.get("penalised", ())),
         terminating=tuple(settings.get("terminating", ())),
-        base_height=float(settings.get("base_height", 0.0)),
-        spawn_height=float(settings.get("spawn_height", 0.0)),
+        base_height=number(f"robot file {path}: base_height", settings.get("base_height", 0.0)),
+        spawn_height=number(f"robot file {path}: spawn_height", settings.get("spawn_height", 0.0)),
         mirror={name: (str(other), float(sign)) for name, (other, sign) in settings.get("mirror", {}).items()},
-        soft_limit=float(settings.get("soft_limit", 0.9)),
+        soft_limit=number(f"robot file {path}: soft_limit", settings.get("soft_limit", 0.9)),
         assets=assets,
     )
 
@@ -62,7 +65,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"robot file {path} does not exist")
     try:
-        settings = yaml.safe_load(path.read_text())
+        settings = OmegaConf.to_container(OmegaConf.create(path.read_text()))  # where 1e-3 is a number
     except yaml.YAMLError as error:
         raise ConfigError(f"robot file {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or "file" not in settings:
@@ -70,7 +73,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     for key in settings:
         if key not in KEYS:
             raise ConfigError(unknown_name(f"key of robot file {path}", key, KEYS))
-    return settings
+    return {str(key): value for key, value in settings.items()}
 
 
 def read_source(source: Path) -> mujoco.MjSpec:
@@ -83,7 +86,20 @@ def read_source(source: Path) -> mujoco.MjSpec:
         raise ConfigError(f"robot file {source} is neither MJCF nor URDF: {' '.join(str(error).split())}") from None
     spec.compiler.fusestatic = False  # a URDF's root link stays a body
     spec.compiler.discardvisual = False
+    for mesh in spec.meshes:
+        if mesh.file.startswith(PACKAGE):
+            mesh.file = str(package_file(mesh.file, source))
     return spec
+
+
+def package_file(address: str, source: Path) -> Path:
+    """Return where `package://NAME/FILE` lies: in a folder NAME, or in one that holds FILE, above the robot's file."""
+    inside = Path(address.removeprefix(PACKAGE))
+    for folder in source.resolve().parents:
+        for file in (folder / inside, folder / Path(*inside.parts[1:])):
+            if file.is_file():
+                return file
+    raise ConfigError(f"robot file {source}: no folder above it has {address}")
 
 
 def joints_of(model: mujoco.MjModel, settings: Mapping[str, Any], source: Path) -> tuple[Joint, ...]:
@@ -100,9 +116,7 @@ def joints_of(model: mujoco.MjModel, settings: Mapping[str, Any], source: Path) 
         matches = [name for name in movable if fnmatchcase(name, pattern)]
         if not matches:
             raise ConfigError(unknown_name(f"joint of robot file {source}", pattern, movable))
-        for key in numbers:
-            if key not in JOINT_KEYS:
-                raise ConfigError(unknown_name(f"setting of joints {pattern!r}", key, JOINT_KEYS))
+        check_keys(f"joints {pattern!r}", numbers, JOINT_KEYS)
         for name in matches:
             values[name].update(numbers)
             chosen.add(name)
@@ -142,20 +156,22 @@ def driven(model: mujoco.MjModel, source: Path) -> dict[str, dict[str, Any]]:
                 f"robot file {source}: actuator {model.actuator(i).name!r} drives no joint: name `joints`"
             )
         name = model.joint(int(model.actuator_trnid[i, 0])).name
-        gain, bias = model.actuator_gainprm[i], model.actuator_biasprm[i]
-        stiffness, damping = -float(bias[1]), -float(bias[2])
+        if name in values:
+            raise ConfigError(f"robot file {source}: joint {name!r} has several actuators: name `joints`")
+        gain, bias, gear = model.actuator_gainprm[i], model.actuator_biasprm[i], abs(float(model.actuator_gear[i, 0]))
+        stiffness, damping = (-float(number) * gear**2 for number in bias[1:3])  # of the joint, behind its gear
         control = "position" if stiffness > 0 else "velocity" if damping > 0 else "torque"
         own = file_values(model, name) | {"control": control, "kp": stiffness, "kd": damping}
         if model.actuator_forcelimited[i]:
-            own["effort"] = float(model.actuator_forcerange[i, 1])
+            own["effort"] = float(model.actuator_forcerange[i, 1]) * gear
         elif control == "torque" and model.actuator_ctrllimited[i]:
-            own["effort"] = float(model.actuator_ctrlrange[i, 1] * gain[0] * model.actuator_gear[i, 0])
+            own["effort"] = float(model.actuator_ctrlrange[i, 1] * gain[0]) * gear
         values[name] = own
     return values
 
 
 def prepare(spec: mujoco.MjSpec, model: mujoco.MjModel, base: str, feet: tuple[str, ...], source: Path) -> None:
-    """Take away what the scene adds itself, and give the base a free joint and every foot a site."""
+    """Take away what the scene adds itself; give the base a free joint, and every foot a site and its own friction."""
     bodies = [body.name for body in spec.bodies if body.name != "world"]
     if base not in bodies:
         raise ConfigError(unknown_name(f"base body of robot file {source}", base, bodies))
@@ -176,15 +192,22 @@ def prepare(spec: mujoco.MjSpec, model: mujoco.MjModel, base: str, feet: tuple[s
             raise ConfigError(
                 unknown_name(f"foot (site, geom or body) of robot file {source}", foot, [*sites, *geoms, *bodies])
             )
+    carriers = {spec.site(foot).parent.name for foot in feet}
+    for geom in spec.geoms:
+        if not feet or geom.parent.name in carriers:
+            geom.priority = max(geom.priority, 1)  # over the ground's: else events would draw frictions in vain
 
 
 def take_assets(spec: mujoco.MjSpec, source: Path) -> dict[str, bytes]:
-    """Return the files that the robot refers to, under names without folders."""
-    assets = {}
+    """Return the files that the robot refers to, under names without folders; no two files share one."""
+    assets: dict[str, bytes] = {}
     for kind, folder in ((spec.meshes, spec.meshdir), (spec.textures, spec.texturedir)):
         for asset in kind:
             if asset.file:
-                assets[Path(asset.file).name] = (source.parent / folder / asset.file).read_bytes()
-                asset.file = Path(asset.file).name
+                name, content = Path(asset.file).name, (source.parent / folder / asset.file).read_bytes()
+                if assets.setdefault(name, content) != content:
+                    name = f"{len(assets)}_{name}"
+                    assets[name] = content
+                asset.file = name
     spec.meshdir = spec.texturedir = ""
     return assets

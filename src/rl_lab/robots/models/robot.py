@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.robots.managers.terms import check_keys, number, numbers
 
 Control = Literal["position", "velocity", "torque", "torque_speed"]
+NUMBERS = ("kp", "kd", "default", "effort", "max_speed", "action_scale", "armature", "frictionloss", "damping")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Joint:
     def __post_init__(self) -> None:
         if self.control not in get_args(Control):
             raise ConfigError(unknown_name(f"control of joint {self.name!r}", self.control, get_args(Control)))
+        for name in NUMBERS:
+            number(f"joint {self.name!r}: {name}", vars(self)[name])
+        if self.range is not None and len(numbers(f"joint {self.name!r}: range", self.range)) != 2:
+            raise ConfigError(f"joint {self.name!r}: range must be two numbers, not {self.range!r}")
         needed = {"position": ("kp", "effort"), "velocity": ("kd", "effort"), "torque": ("effort",)}
         for gain in needed.get(self.control, ("kp", "effort", "max_speed")):
             if not vars(self)[gain] > 0:
@@ -115,9 +121,7 @@ class Robot:
         joints = list(self.joints)
         known = [name for name in vars(joints[0]) if name != "name"]
         for pattern, values in changes.items():
-            for key in values:
-                if key not in known:
-                    raise ConfigError(unknown_name(f"setting of joints {pattern!r}", key, known))
+            check_keys(f"joints {pattern!r}", values, known)
             for i in self.joint_ids(pattern):
                 joints[i] = replace(joints[i], **values)
         return replace(self, joints=tuple(joints))

@@ -250,7 +250,7 @@ def add_floor(spec: mujoco.MjSpec) -> None:
         size=[50, 50, 1],
         material="floor",
         contype=1,
-        conaffinity=0,
+        conaffinity=1,  # a robot's geoms may be of either kind
         group=TERRAIN_GROUP,
     )
     spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[0, 0, 5], dir=[0.2, 0.3, -1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_lab.core import ConfigError, unknown_name
+from rl_lab.core.free_memory import free_host_memory
 from rl_lab.robots.managers.terms import not_negative, number, numbers, positive, whole
 from rl_lab.robots.terrain.boxes import Block, cover, terraced
 from rl_lab.robots.terrain.tiles import PLATFORM, TILES
@@ -131,7 +131,7 @@ class Terrain:
             self._add_field(spec)
 
     def _geom(self) -> dict[str, Any]:
-        return {"friction": [self.friction, 0.005, 0.0001], "contype": 1, "conaffinity": 0, "group": 0}
+        return {"friction": [self.friction, 0.005, 0.0001], "contype": 1, "conaffinity": 1, "group": 0}
 
     def _add_boxes(self, spec: mujoco.MjSpec) -> None:
         bottom = float(self.heights.min()) - BASE
@@ -219,8 +219,8 @@ def difficulty_of(ends: Any) -> tuple[float, float]:
 def check_memory(shape: tuple[int, int]) -> None:
     """Raise ConfigError where the height field would not fit into the memory that is free."""
     needed = shape[0] * shape[1] * BYTES_PER_POINT
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if needed > free:
+    free = free_host_memory()
+    if free is not None and needed > free:
         raise ConfigError(
             f"terrain: {shape[0]} x {shape[1]} height points need about {needed / 2**30:.1f} GB, {free / 2**30:.1f} GB "
             f"are free: lower num_levels, num_columns or tile_size, or raise resolution"

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from rl_lab.config.free_memory import free_host_memory
+from rl_lab.core.free_memory import free_host_memory
 
 GIB = 2**30
 
