@@ -136,6 +136,10 @@ def match_specs(teacher: EnvSpec, env: EnvSpec, keys: Mapping[str, str] | str | 
     wanted, found = leaves_of(teacher.observation), leaves_of(env.observation)
     if isinstance(keys, str):
         keys = dict.fromkeys(wanted, keys)
+    for name in keys or ():
+        if name not in wanted:
+            reads = [given for given in wanted if given]
+            raise ConfigError(unknown_name("observation of the teacher in training.teacher.observation_keys", name, reads))
     names = {name: (keys or {}).get(name, name) for name in wanted}
     for name, key in names.items():
         label = f"training.teacher: {source} reads {f'{name!r}, ' if name else ''}{_described(wanted[name])}"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rl_lab.buffers.datasets.format import Actions, Array, DatasetError, Episode, named, unnamed
-from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map
+from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map, unknown_name
 
 _SLACK = 0.01  # of the range: recorded actions may be this far outside their bounds
 
@@ -83,6 +83,9 @@ class Converter:
         keys = self.observation_keys or {}
         if isinstance(keys, str):
             raise DatasetError(f"observation_keys is {keys!r}, but the environment has observations {sorted(wanted)}")
+        for key in keys:
+            if key not in wanted:
+                raise DatasetError(unknown_name("observation of the environment in observation_keys", key, wanted))
 
         def fit(key: str, leaf: Leaf) -> Array:
             return _fit(_pick(found, keys.get(key, key), where), leaf, f"{where}: observations {key!r}", batched)
