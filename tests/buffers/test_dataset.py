@@ -306,8 +306,8 @@ def test_observations_are_picked_by_the_environments_names(tmp_path):
     np.testing.assert_array_equal(single["observations"][:, 0].numpy(), wanted)
     with pytest.raises(DatasetError, match="name it by observation_keys"):
         rollout(tmp_path, spec=EnvSpec("e", state, actions))
-    with pytest.raises(DatasetError, match=r"observation_keys 'stat'; did you mean 'state'\? \(choices: camera, state\)"):
-        both = EnvSpec("e", {"camera": camera, "state": state}, actions)
+    both = EnvSpec("e", {"camera": camera, "state": state}, actions)
+    with pytest.raises(DatasetError, match=r"observation_keys 'stat'; did you mean 'state'\? \(choices: camera, state"):
         rollout(tmp_path, spec=both, observation_keys={"stat": "one"})
     with pytest.raises(DatasetError, match=r"no observation 'rgb' \(it has: state, one, grid"):
         rollout(tmp_path, spec=EnvSpec("e", {"rgb": camera}, actions))

@@ -260,6 +260,11 @@ def test_where_a_teacher_finds_what_it_reads(observation, keys, reads):
             "unknown observation of the teacher in training.teacher.observation_keys 'sene'; did you mean 'seen'? "
             "(choices: seen)",
         ),
+        (
+            EnvSpec("t", Box((4,)), TASK.action),
+            {"x": "state"},
+            "training.teacher.observation_keys: run reads one array, give one name instead",
+        ),
     ],
 )
 def test_a_teacher_of_another_task_is_one_line_that_names_both(spec, keys, message):
