@@ -20,7 +20,7 @@ from rl_lab.buffers.rollout import RolloutBuffer
 from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.config.allow_list import AllowList
 from rl_lab.config.targets import Targets
-from rl_lab.core import Box, CheckpointError, ConfigError, Discrete, EnvSpec, LabError, Segment
+from rl_lab.core import Box, CheckpointError, ConfigError, Discrete, EnvSpec, LabError, MultiDiscrete, Segment
 from tests.buffers.dataset_parts import make_episode
 
 DOCS = Path(__file__).parents[2] / "docs" / "datasets.md"
@@ -306,6 +306,9 @@ def test_observations_are_picked_by_the_environments_names(tmp_path):
     np.testing.assert_array_equal(single["observations"][:, 0].numpy(), wanted)
     with pytest.raises(DatasetError, match="name it by observation_keys"):
         rollout(tmp_path, spec=EnvSpec("e", state, actions))
+    both = EnvSpec("e", {"camera": camera, "state": state}, actions)
+    with pytest.raises(DatasetError, match=r"observation_keys 'stat'; did you mean 'state'\? \(choices: camera, state"):
+        rollout(tmp_path, spec=both, observation_keys={"stat": "one"})
     with pytest.raises(DatasetError, match=r"no observation 'rgb' \(it has: state, one, grid"):
         rollout(tmp_path, spec=EnvSpec("e", {"rgb": camera}, actions))
 
@@ -320,6 +323,15 @@ def test_actions_are_mapped_to_the_environments_bounds(path):
         rollout(path, spec=unbounded, action_low=0.0, action_high=1.0)
 
 
+@pytest.mark.parametrize(("low", "high"), [(250.0, 0.0), (5.0, 5.0), ([0.0, 0.0], 250.0), (0.0, [[250.0], [250.0]])])
+def test_bounds_of_recorded_actions_must_be_an_interval_of_each(path, low, high):
+    wanted = f"episode 0: action_low and action_high are one number or [1] numbers, the lower first, not {low} and "
+    with pytest.raises(DatasetError, match=re.escape(wanted)):
+        rollout(path, spec=spec(Box((1,)), Box((1,), low=-1, high=1)), action_low=low, action_high=high)
+    with pytest.raises(DatasetError, match=re.escape("episode 0: actions are [1], the environment has [2]")):
+        rollout(path, spec=spec(Box((1,)), Box((2,), low=-1, high=1)), action_low=[0, 0], action_high=[250, 250])
+
+
 def test_discrete_actions_become_plain_numbers(tmp_path):
     base = counting(0, 3)
     write(tmp_path, [Episode(**{**vars(base), "actions": np.array([[0], [2], [1]], dtype=np.int32)})])
@@ -328,6 +340,20 @@ def test_discrete_actions_become_plain_numbers(tmp_path):
     assert found["actions"].dtype == torch.int64
     with pytest.raises(DatasetError, match=re.escape("actions lie in [0, 2], the environment takes [0, 1]")):
         rollout(tmp_path, spec=EnvSpec("e", Box((1,)), Discrete(2)))
+
+
+def test_each_of_several_choices_is_one_of_its_own(tmp_path):
+    """(2, 0) is no choice of [2, 5], although all numbers are below 5; what is seen is held to that as well."""
+    base, numbers = counting(0, 3), np.array([[0, 4], [2, 0], [1, 1]])
+    write(tmp_path, [Episode(**{**vars(base), "actions": numbers})])
+    assert rollout(tmp_path, spec=spec(Box((1,)), MultiDiscrete((3, 5))))["actions"][:, 0].tolist() == numbers.tolist()
+    with pytest.raises(DatasetError, match=re.escape("actions lie in [0, 4], the environment takes choices of [2, 5]")):
+        rollout(tmp_path, spec=spec(Box((1,)), MultiDiscrete((2, 5))))
+    seen = {"observations": numbers, "final_observation": np.array([2, 5]), "actions": numbers[:, :1]}
+    write(tmp_path / "seen", [Episode(**{**vars(base), **seen})])
+    text = "episode 0: observations lie in [2, 5], the environment takes choices of [3, 5]"
+    with pytest.raises(DatasetError, match=re.escape(text)):
+        rollout(tmp_path / "seen", spec=spec(MultiDiscrete((3, 5)), Discrete(3)))
 
 
 def test_yaml_builds_it_with_a_buffer_of_one_lane(path):

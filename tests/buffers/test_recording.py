@@ -6,6 +6,7 @@ import torch
 from rl_lab.buffers.datasets.open import read_episodes
 from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.recording import RecordingBuffer
+from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.core import CheckpointError, LabError, Witness
 
 
@@ -60,6 +61,15 @@ def test_a_restored_one_forgets_what_came_later_and_goes_on(tmp_path):
     assert firsts(tmp_path) == [0, 4]
     other.add(trajectory(10, 5))  # the third episode began before the state
     assert firsts(tmp_path) == [0, 4, 8]
+
+
+def test_single_rows_are_drawn_where_they_are_enough(tmp_path):
+    """Of sequences of four rows each a VAE needs none."""
+    buffer = RecordingBuffer(SequenceBuffer(100, 8, 4))
+    buffer.attach(tmp_path)
+    buffer.add(trajectory(0, 20))
+    assert buffer.draw(5)["observations"].shape == (5, 1, 1)
+    assert buffer.draw()["observations"].shape == (8, 4, 1)
 
 
 def test_what_cannot_be_is_one_line(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from rl_lab.buffers.episode import EpisodeBuffer
 from rl_lab.buffers.prioritized import PrioritizedReplayBuffer
 from rl_lab.buffers.replay import ReplayBuffer
 from rl_lab.buffers.rollout import RolloutBuffer
@@ -67,6 +68,33 @@ def test_a_look_joins_what_the_parts_show():
         part.add(Source(seed, 1, kind="vector").take(30))
     expected = torch.cat([part.peek(3)["rewards"] for part in parts.values()])
     assert torch.equal(union.peek(3)["rewards"], expected)
+
+
+def test_limits_are_those_of_all_parts_together():
+    """What chunks are scaled by: of pictures none, of numbers the extremes over both parts."""
+    union = UnionBuffer({"a": EpisodeBuffer(99, 2), "b": EpisodeBuffer(99, 2)}, {"a": 0.5, "b": 0.5}, 4, add_to="a")
+    seen = torch.arange(12.0).view(6, 1, 2)
+    ends = (torch.arange(6) == 5)[:, None]
+    for part, numbers in zip(union._parts.values(), (seen, 3.0 - 2.0 * seen), strict=True):
+        with pytest.raises(LabError, match="before all its parts were ready"):
+            union.limits("observations")
+        camera = torch.zeros(6, 1, 3, 4, 4, dtype=torch.uint8)
+        obs = {"state": numbers, "camera": camera}
+        part.add(
+            {
+                "observations": obs,
+                "final_observations": obs,
+                "actions": numbers[..., 0],
+                "rewards": numbers[..., 0],
+                "terminated": ends,
+                "truncated": torch.zeros_like(ends),
+                "is_first": ends.flip(0),
+            }
+        )
+    low, high = union.limits("observations")
+    assert low["camera"] is None
+    assert (low["state"].tolist(), high["state"].tolist()) == ([-17.0, -19.0], [10.0, 11.0])  # 3 - 20, 3 - 22
+    assert [float(limit) for limit in union.limits("actions")] == [-17.0, 10.0]
 
 
 def test_state_goes_on_exactly(tmp_path):

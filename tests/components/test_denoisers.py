@@ -104,5 +104,7 @@ def test_sizes_that_do_not_fit_are_one_line():
         ConfigError, match=r"^algorithm.prediction_horizon: 10 actions cannot be halved 2 times, as 3 le"
     ):
         UNet1d((8, 8, 8)).bind(2, 10, 3, 1)
+    with pytest.raises(ConfigError, match=r"^UNet1d: level_dim=7 must be even$"):
+        UNet1d((8, 8), level_dim=7)
     with pytest.raises(ConfigError, match=r"^ActionTransformer: 2 x num_heads=3 does not divide dim=16$"):
         ActionTransformer(16, 1, 3)

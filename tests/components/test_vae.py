@@ -10,7 +10,7 @@ from rl_lab.components.layers import LayerStyle
 from rl_lab.components.vae import VAE, Belief
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
-from rl_lab.core import Box, Discrete, tree_map
+from rl_lab.core import Box, ConfigError, Discrete, tree_map
 
 STYLE = LayerStyle(activation="relu", norm="none", init="glorot")
 
@@ -80,6 +80,11 @@ def test_pictures_vectors_and_choices_are_learned_side_by_side():
         assert all(parameter.grad is not None for parameter in vae.parameters())
         optimizer.step()
     assert float(vae.losses(obs)[0].detach()) < before
+
+
+def test_pictures_that_do_not_fit_name_the_vae():
+    with pytest.raises(ConfigError, match=r"images of 10x12 cannot be halved 4 times by components\.vae\.encoder"):
+        make_vae(Box((3, 10, 12), torch.uint8))
 
 
 def test_any_leading_dimensions():

@@ -65,6 +65,14 @@ def run(overrides, folder, monkeypatch):
             [PHASES % "{name: m, buffer: replay, updates: 1, hooks: [update_memory]}"],
             "phase 'm': update_memory reads latents, which `encode` must store before it",
         ),
+        (  # not after hours of collecting
+            ["buffers.replay.refreshed=[]"],
+            "buffers.replay.refreshed: encode stores what it finds as 'belief', which is not in it",
+        ),
+        (
+            ["buffers.replay.sequence_length=1"],
+            "buffers.replay.sequence_length: 1 row leaves nothing to predict (2 or more)",
+        ),
         (
             ["training.phases.6.dream_steps=0"],
             "dream_steps of phase 'film' must be a whole number >= 1, not 0",

@@ -73,6 +73,23 @@ def test_a_dataclass_argument_is_a_block(targets):
             targets.check("workflow", node | {"clip": clip})
 
 
+def test_nothing_is_no_object(targets):
+    """What must be a network or a block cannot be null; a buffer may have no spec, and so may have None."""
+    head = {"_target_": "rl_lab.components.latent_model.LatentModel", "encoder": None, "reward": None}
+    for path, node, text in (
+        ("model", head, r"^model\.encoder: must be a LatentEncoder, not None$"),
+        (
+            "workflow",
+            {"_target_": "tiny_plugin.TinyWorkflow", "clip": None},
+            r"^workflow\.clip: must be a Clip, not None$",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            targets.check(path, node)
+    rollout = {"_target_": "rl_lab.buffers.rollout.RolloutBuffer", "spec": None}
+    assert targets.check("buffer", rollout) == rollout
+
+
 def test_functions_are_named_as_module_function(targets):
     node = {"_target_": "tiny_plugin.TinyWorkflow", "score": "tiny_plugin:double", "mode": "fast"}
     assert targets.instantiate("workflow", targets.check("workflow", node)).score(4) == 8

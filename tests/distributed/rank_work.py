@@ -90,6 +90,10 @@ PACKAGED = {
     "dreamer": (["+experiment=dreamer_cartpole", *calm("world_model", "actor", "critic", warmup=0)], "update_agent"),
     "tdmpc": (["+experiment=tdmpc2_pendulum_tensor", "components.critic.dropout=0"], "update_agent"),
     "diffusion": (["+experiment=diffusion_two_roads", *CALM, AT_ONCE], "update_policy"),
+    "diffusion_masked": (
+        ["+experiment=diffusion_two_roads", *CALM, AT_ONCE, "algorithm.mask_padding=true"],
+        "update_policy",
+    ),
     "cloning": (["+experiment=bc_pusht", *CALM], "update_policy"),
     "rejection": ([*HIORS, *CALM, AT_ONCE], "update_policy"),
     "tuning": ([*SFT, *CALM, AT_ONCE, "algorithm.accumulation=2"], "update_policy"),

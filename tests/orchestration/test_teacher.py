@@ -254,6 +254,17 @@ def test_where_a_teacher_finds_what_it_reads(observation, keys, reads):
             None,
             "training.teacher: run reads 'seen', [3] numbers in [-inf, inf], but that of 'task' is [2] numbers",
         ),
+        (
+            EnvSpec("t", {"seen": Box((2,), torch.uint8)}, TASK.action),
+            {"sene": "state"},
+            "unknown observation of the teacher in training.teacher.observation_keys 'sene'; did you mean 'seen'? "
+            "(choices: seen)",
+        ),
+        (
+            EnvSpec("t", Box((4,)), TASK.action),
+            {"x": "state"},
+            "training.teacher.observation_keys: run reads one array, give one name instead",
+        ),
     ],
 )
 def test_a_teacher_of_another_task_is_one_line_that_names_both(spec, keys, message):

@@ -694,6 +694,14 @@ def test_packaged_experiments_learn(name, least, tmp_path):
             {"config": {"buffers": {"replay": {"batch_size": 1}}}},
             r"buffers\.replay: TD-MPC needs sequences \(choices: sequence, prioritized_sequence\)",
         ),
+        (  # one that is null is none
+            {"config": {"buffers": {"replay": None, "shown": {"into": {"sequence_length": 4}}, "other": {"into": {}}}}},
+            r"buffers\.other\.into: TD-MPC needs sequences",
+        ),
+        (
+            {"config": {"buffers": {"all": {"of": ["x"]}, "both": {"parts": {"x": {"sequence_length": 1}}}}}},
+            r"buffers\.both\.parts\.x\.sequence_length: 1 row has no step",
+        ),
         (
             {"random_steps": 10, "config": {"training": {"total_timesteps": 10}}},
             r"algorithm\.random_steps: 10 env steps of random actions are not less than training\.total_timesteps=10",

@@ -371,6 +371,22 @@ def test_a_generation_ends_when_all_its_trials_have():
     assert not torch.equal(candidates, workflow.population.candidates)
 
 
+@pytest.mark.parametrize("update", ["update_vae", "update_memory"])
+def test_what_was_tried_with_another_vision_or_memory_does_not_count(update):
+    """A round ended within a generation: half of its returns would be of features that are no more."""
+    workflow, worth = make_workflow(num_envs=3), torch.tensor([3.0, -1.0, 7.0, 2.0])
+    env = Counting(workflow, 3, 5)
+    for _ in range(6):  # 12 steps: two rounds of three trials, of which the first is nobody's
+        assert workflow.update_controller(env.rollout(2, worth), phase=TRYING) is None
+    assert int(workflow.trials.get_state()["is_done"].sum()) >= 2
+    getattr(workflow, update)(fixed_batch(), phase=TRYING)
+    assert not workflow.trials.get_state()["is_done"].any()
+    worth, found = -worth, []
+    while not found or found[-1] is None:
+        found.append(workflow.update_controller(env.rollout(2, worth), phase=TRYING))
+    assert (float(found[-1]["return"]), float(found[-1]["return_best"])) == (-2.75, 1.0)
+
+
 @torch.no_grad()
 def test_dreams_go_on_from_the_ends_of_sequences(monkeypatch):
     """Candidates are judged from where the memory is after the last row, and a new episode has no memory."""

@@ -139,6 +139,10 @@ class RecordingBuffer(Buffer):
         """Return the inner buffer's next batch."""
         return self._inner.sample()
 
+    def draw(self, num_rows: int | None = None) -> Batch:
+        """Return the inner buffer's next batch, or single rows."""
+        return self._inner.draw(num_rows)
+
     def peek(self, seed: int) -> Batch:
         """Return what the inner buffer draws from this seed."""
         return self._inner.peek(seed)

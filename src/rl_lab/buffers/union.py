@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -131,6 +131,15 @@ class UnionBuffer(Buffer):
         batches = _comparable({name: part.peek(seed) for name, part in self._parts.items()})
         self._sizes_of(batches)
         return tree_map(lambda *leaves: torch.cat(leaves), *batches.values())
+
+    def limits(self, key: str) -> tuple[Any, Any]:
+        """Return the lowest and the highest of each number of `key` in all parts."""
+        self._reject_unready()
+        lows, highs = zip(*(part.limits(key) for part in self._parts.values()), strict=True)
+        return (
+            tree_map(lambda *leaves: torch.stack(leaves).amin(0), *lows),
+            tree_map(lambda *leaves: torch.stack(leaves).amax(0), *highs),
+        )
 
     def _reject_unready(self) -> None:
         if waiting := [name for name, part in self._parts.items() if not part.is_ready()]:

@@ -69,7 +69,7 @@ class UNet1d(Denoiser):
         channels: Of each level; the length of a chunk must be a multiple of 2 to the power of their number less one.
         kernel_size: Of the convolutions, odd.
         num_groups: Of the normalisation; divides all channels.
-        level_dim: Width of the embedding of a level of noise.
+        level_dim: Width of the embedding of a level of noise, an even number.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class UNet1d(Denoiser):
         if not channels or any(width % num_groups for width in channels) or kernel_size % 2 == 0:
             given = f"channels {list(channels)}, num_groups {num_groups}, kernel_size {kernel_size}"
             raise ConfigError(f"UNet1d: needs channels that num_groups divides and an odd kernel_size, not {given}")
+        if level_dim % 2:
+            raise ConfigError(f"UNet1d: level_dim={level_dim} must be even")
         self.channels, self._sizes, self.level_dim = tuple(channels), (kernel_size, num_groups), level_dim
 
     def bind(self, action_dim: int, length: int, feature_dim: int, history: int) -> None:

@@ -62,6 +62,7 @@ class VAE(nn.Module):
 
     def bind(self, space: Space, fuse: Fuse = as_it_is) -> None:
         """Make the layers for these observations; `fuse` makes kernels of the losses."""
+        self.encoder.key = "components.vae.encoder"
         self.encoder.bind(space)
         self.head = dense(self.encoder.output_dim, 2 * self.latent_dim, self.encoder.style.init)
         self.decoder.bind(self.latent_dim, space)

@@ -59,7 +59,12 @@ class WorldEncoder(nn.Module):
         symlog: Squash the numbers of vectors first (DreamerV3).
         images: strided (PlaNet, DreamerV1, V2, V3 of 2023) or pooled (V3 of 2024) convolutions.
         depth: Unit of the widths of convolutions.
+
+    Attributes:
+        key: Its place in the config, for errors.
     """
+
+    key = "components.world_model.encoder"
 
     def __init__(
         self,
@@ -82,9 +87,9 @@ class WorldEncoder(nn.Module):
         self.space, self.leaves = space, split_leaves(space)
         vector_dim = flat_dim({**self.leaves.numbers, **self.leaves.choices})
         self.vectors = Stack(vector_dim, self.units, self.num_layers, self.style) if vector_dim else None
-        key = "components.world_model.encoder"
         self.images = nn.ModuleList(
-            ImageEncoder(leaf.shape, self.layout, self.depth, self.style, key) for leaf in self.leaves.images.values()
+            ImageEncoder(leaf.shape, self.layout, self.depth, self.style, self.key)
+            for leaf in self.leaves.images.values()
         )
         self.output_dim = 0 if self.vectors is None else self.vectors.output_dim
         self.output_dim += sum(image.output_dim for image in self.images)  # type: ignore[misc]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rl_lab.config.typed_values import is_plain
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -23,6 +25,11 @@ class Argument:
     def is_required(self) -> bool:
         """Return whether YAML must give it."""
         return self.default is inspect.Parameter.empty
+
+    @property
+    def needs_object(self) -> bool:
+        """Return whether it takes an object of one class and nothing else, not even None."""
+        return isinstance(self.annotation, type) and not is_plain(self.annotation) and self.default is not None
 
     @property
     def dataclass_type(self) -> type | None:

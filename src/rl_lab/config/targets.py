@@ -85,6 +85,8 @@ class Targets:
             return self._check_nested(path, value, inherited)
         if argument is None or argument.annotation is inspect.Parameter.empty or _holds_pending(value):
             return value
+        if value is None and argument.needs_object:
+            raise ConfigError(f"{path}: must be a {argument.annotation.__name__}, not None")
         return coerce(path, value, argument.annotation)
 
     def _check_dataclass(self, path: str, value: Any, kind: type, inherited: tuple[str, ...]) -> dict[str, Any]:

@@ -136,6 +136,13 @@ def match_specs(teacher: EnvSpec, env: EnvSpec, keys: Mapping[str, str] | str | 
     wanted, found = leaves_of(teacher.observation), leaves_of(env.observation)
     if isinstance(keys, str):
         keys = dict.fromkeys(wanted, keys)
+    for name in keys or ():
+        if name not in wanted and "" in wanted:
+            raise ConfigError(f"training.teacher.observation_keys: {source} reads one array, give one name instead")
+        if name not in wanted:
+            raise ConfigError(
+                unknown_name("observation of the teacher in training.teacher.observation_keys", name, wanted)
+            )
     names = {name: (keys or {}).get(name, name) for name in wanted}
     for name, key in names.items():
         label = f"training.teacher: {source} reads {f'{name!r}, ' if name else ''}{_described(wanted[name])}"

@@ -156,12 +156,15 @@ class DiffusionPolicy(Accumulating, ChunkWorkflow):
 
     def _learn(self, chunks: Batch) -> dict[str, Tensor]:
         whole = self._num_learned(chunks)
+        is_all = self.accumulation == 1 and (self._ranks.size == 1 or not self.mask_padding)
+        if self.mask_padding:  # more steps may count in one rank than in another
+            whole = self._ranks.mean_(whole.float())
 
         def loss(part: Batch) -> Tensor:
             seen = self.observation_range(part["observations"])
             actions = self.action_range(part["actions"].reshape(*part["is_pad"].shape, self.action_dim))
             mean: Tensor = self._loss(seen, actions, (~part["is_pad"]).float() if self.mask_padding else None)
-            return mean if self.accumulation == 1 else mean * (self._num_learned(part) / whole)
+            return mean if is_all else mean * (self._num_learned(part) / whole)
 
         total, norm = self.learner.descend_over(loss, parts_of(chunks, self.accumulation))
         self.average.update(self.policy)

@@ -18,7 +18,7 @@ from rl_lab.components.controller import Controller
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.dream_pictures import Model, dream_pictures, forecast
 from rl_lab.components.dreams import Dreams, Place
-from rl_lab.components.latent_phases import DREAM_STEPS, reject_phases
+from rl_lab.components.latent_phases import BELIEF, DREAM_STEPS, reject_phases
 from rl_lab.components.learner import Learner, trained
 from rl_lab.components.mdn_rnn import MDNRNN, MemoryState
 from rl_lab.components.model_actions import ModelActions
@@ -46,7 +46,7 @@ from rl_lab.core.ranges import Count, Natural, Positive
 
 Behaviour = Literal["random", "try", "mean"]
 PARTS = {"vae": VAE, "memory": MDNRNN, "controller": Controller}
-BELIEF, TRIAL = "belief", "trial"  # what act records: latents as they were stored, and whose trial a step is
+TRIAL = "trial"  # what act records beside BELIEF: whose trial a step is
 FILM_STEPS = 50  # of a dream, unless the phase says otherwise
 ROWS = ("actions", "rewards", "is_first", "is_terminal", BELIEF)  # of sequences, without what was seen
 
@@ -187,6 +187,7 @@ class WorldModels(Workflow):
         """Descend the loss of V on observations: as many rows, or some of a batch."""
         lead = batch["rewards"].shape
         rows = torch.arange(self.vae_batch, device=self._device) * lead.numel() // self.vae_batch
+        self.trials.restart()  # what was tried read other latents
         return self._update_vae(tree_map(lambda x: x.flatten(0, len(lead) - 1)[rows], batch["observations"]))
 
     def _learn_vae(self, obs: Observation) -> dict[str, Tensor]:
@@ -212,6 +213,7 @@ class WorldModels(Workflow):
     @hook
     def update_memory(self, batch: Batch, *, phase: Phase) -> Metrics:
         """Descend the loss of M on the stored latents of a batch of sequences."""
+        self.trials.restart()  # what was tried read another memory
         return self._update_memory(_rows(batch))
 
     def _learn_memory(self, rows: Batch) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rl_lab.buffers.datasets.format import Actions, Array, DatasetError, Episode, named, unnamed
-from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map
+from rl_lab.core import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, Trajectory, leaves_of, tree_map, unknown_name
 
 _SLACK = 0.01  # of the range: recorded actions may be this far outside their bounds
 
@@ -83,6 +83,9 @@ class Converter:
         keys = self.observation_keys or {}
         if isinstance(keys, str):
             raise DatasetError(f"observation_keys is {keys!r}, but the environment has observations {sorted(wanted)}")
+        for key in keys:
+            if key not in wanted:
+                raise DatasetError(unknown_name("observation of the environment in observation_keys", key, wanted))
 
         def fit(key: str, leaf: Leaf) -> Array:
             return _fit(_pick(found, keys.get(key, key), where), leaf, f"{where}: observations {key!r}", batched)
@@ -159,32 +162,42 @@ def _fit(array: Array, leaf: Leaf, where: str, batched: bool) -> Array:
         raise DatasetError(f"{where} are {list(found)}, the environment has {list(shape)}")
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DatasetError(f"{where} are {array.dtype}, the environment has {dtype}")
-    return array.reshape(*array.shape[:1], *shape).astype(dtype) if batched else array.reshape(shape).astype(dtype)
+    fitted = array.reshape(*array.shape[:1], *shape) if batched else array.reshape(shape)
+    _reject_choices(fitted, leaf, where)
+    return fitted.astype(dtype)
+
+
+def _reject_choices(array: Array, leaf: Leaf, where: str) -> None:
+    """Raise when a choice is none of those that there are."""
+    if isinstance(leaf, Box) or not array.size:
+        return
+    known = f"[0, {leaf.n - 1}]" if isinstance(leaf, Discrete) else f"choices of {list(leaf.nvec)}"
+    if array.min() < 0 or (array >= (leaf.n if isinstance(leaf, Discrete) else leaf.nvec)).any():
+        raise DatasetError(f"{where} lie in [{array.min():g}, {array.max():g}], the environment takes {known}")
 
 
 def _fit_action(array: Array, leaf: Leaf, where: str) -> Array:
-    fitted, (low, high) = _fit(array, leaf, where, True), _bounds(leaf)
-    slack = _SLACK * (high - low) if np.isfinite(high - low) else 0.0
-    if fitted.size and (fitted.min() < low - slack or fitted.max() > high + slack):
+    fitted = _fit(array, leaf, where, True)
+    if not isinstance(leaf, Box):
+        return fitted
+    slack = _SLACK * (leaf.high - leaf.low) if np.isfinite(leaf.high - leaf.low) else 0.0
+    if fitted.size and (fitted.min() < leaf.low - slack or fitted.max() > leaf.high + slack):
         raise DatasetError(
             f"{where} lie in [{fitted.min():g}, {fitted.max():g}], the environment takes "
-            f"[{low:g}, {high:g}]: give action_low and action_high of the dataset"
+            f"[{leaf.low:g}, {leaf.high:g}]: give action_low and action_high of the dataset"
         )
     return fitted
 
 
-def _bounds(leaf: Leaf) -> tuple[float, float]:
-    if isinstance(leaf, Box):
-        return leaf.low, leaf.high
-    return 0, (leaf.n if isinstance(leaf, Discrete) else max(leaf.nvec)) - 1
-
-
 def _rescale(actions: Array, given: tuple[Any, Any], leaf: Leaf, where: str) -> Array:
-    low, high = _bounds(leaf)
-    if not isinstance(leaf, Box) or not np.isfinite(high - low):
+    if not isinstance(leaf, Box) or not np.isfinite(leaf.high - leaf.low):
         raise DatasetError(f"{where}: action_low and action_high need an environment with bounded numbers as actions")
+    _fit(actions, leaf, f"{where}: actions", True)  # tells what has another shape
     begin, end = (np.asarray(bound, dtype=np.float64) for bound in given)
-    return ((actions - begin) / (end - begin) * (high - low) + low).astype(np.float32)
+    if any(bound.size > 1 and bound.shape != leaf.shape for bound in (begin, end)) or not (begin < end).all():
+        wanted = f"one number or {list(leaf.shape)} numbers, the lower first"
+        raise DatasetError(f"{where}: action_low and action_high are {wanted}, not {given[0]} and {given[1]}")
+    return ((actions - begin) / (end - begin) * (leaf.high - leaf.low) + leaf.low).astype(np.float32)
 
 
 def _info(array: Array) -> Array:
