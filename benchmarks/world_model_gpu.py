@@ -193,6 +193,7 @@ class Agent:
             f"experiment.precision={precision}",
             f"experiment.num_seeds={num_seeds}",
             "experiment.deterministic=false",
+            f"++algorithm.random_steps={ROWS}",  # no plan for what only fills the buffer
             "buffers.replay.capacity=20_000",
         ]
         parts = assemble(compose(options), Targets(AllowList()))
