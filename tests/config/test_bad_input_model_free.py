@@ -178,7 +178,16 @@ def refused(tmp_path, monkeypatch):
         (
             (PENDULUM, *MEMORY[:2], "components.actor.input_dim=8", "components.critic.input_dim=9"),
             "buffers.replay: SAC with components.memory learns from sequences, not from transitions "
-            "(choices: sequence, prioritized_sequence)",
+            "(choices: sequence)",
+        ),
+        (
+            ("+experiment=sac_memory_gru", "buffer@buffers.replay=prioritized_sequence"),
+            "buffers.replay: SAC with components.memory learns from sequences, not from prioritized sequences "
+            "(choices: sequence)",
+        ),
+        (
+            ("+experiment=dqn_memory_gru", "buffer@buffers.replay=prioritized_sequence"),
+            "buffers.replay: DQN with components.memory learns from sequences, not from prioritized sequences",
         ),
         (
             ("+experiment=sql_pendulum", *MEMORY),
