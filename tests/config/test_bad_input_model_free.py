@@ -145,6 +145,15 @@ def refused(tmp_path, monkeypatch):
             "components.actor.input_dim: must be 64 (64 features), not 5",
         ),
         ((PENDULUM, "algorithm.subset_size=3"), "algorithm.subset_size: 3 of 2 critics"),
+        ((PENDULUM, "algorithm.image_shift=4"), "algorithm.image_shift: 'Pendulum-v1' shows no images to move (set 0)"),
+        (
+            (PENDULUM, "buffers.replay.frame_stack=4"),
+            "buffers.replay: frame_stack=4: 'Pendulum-v1' shows no pictures in uint8 (set 1)",
+        ),
+        (
+            ("+experiment=munchausen_cartpole", "algorithm.munchausen_clip=1"),
+            "algorithm.munchausen_clip: must be less than or equal to 0, not 1",
+        ),
         (
             (PENDULUM, "algorithm.policy=gausian"),
             "algorithm.policy: must be 'gaussian', 'mixture' or 'flow', not 'gausian'",

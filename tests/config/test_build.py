@@ -91,7 +91,8 @@ def test_what_the_lab_gives_to_buffers_and_to_buffers_within_them(composed, targ
 
 
 @pytest.mark.parametrize(
-    ("change", "gamma"), [(["algorithm.gamma=0.5"], 0.5), (["~algorithm.gamma"], 0.99), (["~algorithm.gamma", SAID], 0.7)]
+    ("change", "gamma"),
+    [(["algorithm.gamma=0.5"], 0.5), (["~algorithm.gamma"], 0.99), (["~algorithm.gamma", SAID], 0.7)],
 )
 def test_buffers_that_say_no_discount_take_that_of_the_workflow(change, gamma, composed, targets):
     """In batches, at any depth; what YAML says of a buffer stays."""

@@ -275,9 +275,7 @@ def test_the_entropy_is_the_mean_by_importance_weights():
     drawn = []
     draw = type(workflow.policy(batch["observations"], None)).draw
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "rl_lab.ops.distributions.SquashedGaussian.draw", lambda pi: drawn.append(draw(pi)) or drawn[-1]
-        )
+        patch.setattr("rl_lab.ops.distributions.SquashedGaussian.draw", lambda pi: drawn.append(draw(pi)) or drawn[-1])
         update = workflow.update_agent({**batch, "weights": weights}, phase=phase())
     log_prob = drawn[-1][1].tolist()  # the targets draw before the policy
     expected = -sum(w * x for w, x in zip(weights.tolist(), log_prob, strict=True)) / sum(weights.tolist())
