@@ -145,6 +145,18 @@ def refused(tmp_path, monkeypatch):
             "components.actor.input_dim: must be 64 (64 features), not 5",
         ),
         ((PENDULUM, "algorithm.subset_size=3"), "algorithm.subset_size: 3 of 2 critics"),
+        (
+            ("+experiment=sac_memory_gru", "components@components.memory=lstm", "components.memory.input_dim=3"),
+            "components.memory.input_dim: must be 5 (5 numbers of the observation), not 3",
+        ),
+        (
+            ("+experiment=dqn_memory_gru", "+components@components.encoder=mlp"),
+            "components.memory.input_dim: must be 64 (64 features of the encoder), not 5",
+        ),
+        (
+            (PENDULUM, "+components@components.encoder=mlp", "components.encoder.input_dim=9"),
+            "components.encoder.input_dim: must be 3 (3 numbers of the observation), not 9",
+        ),
         ((PENDULUM, "algorithm.image_shift=4"), "algorithm.image_shift: 'Pendulum-v1' shows no images to move (set 0)"),
         (
             (PENDULUM, "buffers.replay.frame_stack=4"),

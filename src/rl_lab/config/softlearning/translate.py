@@ -81,7 +81,9 @@ def _put(config: DictConfig, path: str, part: Part) -> None:
     existing = OmegaConf.to_container(OmegaConf.select(config, path), resolve=False)
     assert isinstance(existing, dict)
     is_same = existing.get("_target_") == part.node["_target_"]
-    kept = {key: value for key, value in existing.items() if key not in WORDS and (is_same or key in KEPT)}
+    kept: dict[Any, Any] = {
+        key: value for key, value in existing.items() if key not in WORDS and (is_same or key in KEPT)
+    }
     OmegaConf.update(config, path, handed_down(part.node, kept), merge=False, force_add=True)
     for place_, value in part.elsewhere.items():
         if place_.startswith("training.phases.") and not OmegaConf.select(config, "training.phases"):
