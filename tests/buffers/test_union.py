@@ -40,6 +40,17 @@ def test_batches_have_the_declared_shares_and_steps_go_to_one_part():
     assert union.statistics() == {"size": 19.0, "online/size": 10.0, "demos/size": 9.0}
 
 
+def test_a_part_that_never_gets_enough_is_told_before_the_run_is_over():
+    union, parts = rlpd()
+    parts["demos"].add(Source(1, 1, kind="vector").take(1))
+    union.add(Source(2, 1, kind="vector").take(3))
+    with pytest.raises(LabError, match=r"^parts.demos of a union holds 1 env steps, .*none .*\(add_to: online\)$"):
+        union.is_ready()
+    both = UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8, add_to=["online", "demos"])
+    assert not both.is_ready()
+    assert not UnionBuffer(parts, {"online": 0.75, "demos": 0.25}, 8).is_ready()  # nothing is collected for it
+
+
 def test_write_back_reaches_the_rows_it_is_about():
     union, parts = rlpd(PrioritizedReplayBuffer, priority=Priority(alpha=1.0))
     for part in parts.values():

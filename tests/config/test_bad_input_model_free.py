@@ -146,6 +146,27 @@ def refused(tmp_path, monkeypatch):
         ),
         ((PENDULUM, "algorithm.subset_size=3"), "algorithm.subset_size: 3 of 2 critics"),
         (
+            ("+experiment=sac_memory_gru", "components@components.memory=lstm", "components.memory.input_dim=3"),
+            "components.memory.input_dim: must be 5 (5 numbers of the observation), not 3",
+        ),
+        (
+            ("+experiment=dqn_memory_gru", "+components@components.encoder=mlp"),
+            "components.memory.input_dim: must be 64 (64 features of the encoder), not 5",
+        ),
+        (
+            (PENDULUM, "+components@components.encoder=mlp", "components.encoder.input_dim=9"),
+            "components.encoder.input_dim: must be 3 (3 numbers of the observation), not 9",
+        ),
+        ((PENDULUM, "algorithm.image_shift=4"), "algorithm.image_shift: 'Pendulum-v1' shows no images to move (set 0)"),
+        (
+            (PENDULUM, "buffers.replay.frame_stack=4"),
+            "buffers.replay: frame_stack=4: 'Pendulum-v1' shows no pictures in uint8 (set 1)",
+        ),
+        (
+            ("+experiment=munchausen_cartpole", "algorithm.munchausen_clip=1"),
+            "algorithm.munchausen_clip: must be less than or equal to 0, not 1",
+        ),
+        (
             (PENDULUM, "algorithm.policy=gausian"),
             "algorithm.policy: must be 'gaussian', 'mixture' or 'flow', not 'gausian'",
         ),
@@ -178,7 +199,16 @@ def refused(tmp_path, monkeypatch):
         (
             (PENDULUM, *MEMORY[:2], "components.actor.input_dim=8", "components.critic.input_dim=9"),
             "buffers.replay: SAC with components.memory learns from sequences, not from transitions "
-            "(choices: sequence, prioritized_sequence)",
+            "(choices: sequence)",
+        ),
+        (
+            ("+experiment=sac_memory_gru", "buffer@buffers.replay=prioritized_sequence"),
+            "buffers.replay: SAC with components.memory learns from sequences, not from prioritized sequences "
+            "(choices: sequence)",
+        ),
+        (
+            ("+experiment=dqn_memory_gru", "buffer@buffers.replay=prioritized_sequence"),
+            "buffers.replay: DQN with components.memory learns from sequences, not from prioritized sequences",
         ),
         (
             ("+experiment=sql_pendulum", *MEMORY),

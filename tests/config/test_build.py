@@ -12,6 +12,8 @@ from rl_lab.core.spaces import Box
 from rl_lab.tracking.run_directory import RunDirectory
 from tests.config.tiny import PLUGIN
 
+SAID = "+workflow.gamma=0.7"
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -86,6 +88,25 @@ def test_what_the_lab_gives_to_buffers_and_to_buffers_within_them(composed, targ
     paths = [("rollout",), ("rollout", "parts", "0"), ("rollout", "named", "a")]
     assert seeds == [RngStreams(3).seed("buffer", *path) for path in paths]
     assert len(set(seeds)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "gamma"),
+    [(["algorithm.gamma=0.5"], 0.5), (["~algorithm.gamma"], 0.99), (["~algorithm.gamma", SAID], 0.7)],
+)
+def test_buffers_that_say_no_discount_take_that_of_the_workflow(change, gamma, composed, targets):
+    """In batches, at any depth; what YAML says of a buffer stays."""
+    one = "_target_: rl_lab.buffers.replay.ReplayBuffer, capacity: 64, batch_size: 2"
+    kept = f"{{_target_: rl_lab.buffers.recording.RecordingBuffer, into: {{{one}}}}}"
+    node = f"parts: {{a: {kept}, b: {{{one}, gamma: 0.25}}}}, ratios: {{a: 0.5, b: 0.5}}, add_to: [a, b]"
+    union = f"{{_target_: rl_lab.buffers.union.UnionBuffer, batch_size: 4, {node}}}"
+    parts = assemble(composed(f"buffers.rollout={union}", *change), targets)
+    buffer, obs = parts.context.buffers["rollout"], torch.zeros(2, 4, 4)
+    flags = {key: torch.zeros(2, 4, dtype=torch.bool) for key in ("terminated", "truncated", "is_first")}
+    steps = {"observations": obs, "final_observations": obs, "rewards": torch.zeros(2, 4), **flags}
+    for part in (buffer._parts["a"]._inner, buffer._parts["b"]):  # without writing a dataset
+        part.add({**steps, "actions": torch.zeros(2, 4)})
+    assert buffer.sample()["discounts"].tolist() == pytest.approx([gamma, gamma, 0.25, 0.25])
 
 
 def test_buffers_learn_where_their_files_may_lie_before_anything_is_added(composed, targets, run):

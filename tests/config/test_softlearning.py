@@ -284,6 +284,18 @@ def test_pools_are_buffers(pool, wanted):
     assert "n_step" not in replay
 
 
+def test_a_union_of_pools_is_told_what_stood_at_its_place():
+    pool = "{class_name: SimpleReplayPool, config: {max_size: 2000}}"
+    union = f"buffers.replay={{class_name: UnionPool, config: {{pools: [{pool}, {pool}]}}}}"
+    said = ["workflow.class_name=SAC", "workflow.config={discount: 0.75, num_warmup_samples: 500, batch_size: 64}"]
+    for overrides in ([union, "algorithm.gamma=0.75", "algorithm.random_steps=500"], [union, *said]):
+        parts = assemble(compose(["+experiment=sac_pendulum", *overrides]), Targets(AllowList()))
+        parts.env.close()
+        first, second = parts.config["buffers"]["replay"]["parts"].values()
+        assert (first["min_size"], "min_size" in second) == (500, False)  # what is collected goes to the first one
+        assert (first["gamma"], second["gamma"], first["storage"]) == (0.75, 0.75, "device")
+
+
 A_POLICY = "variant.policy_params.config"
 
 

@@ -255,6 +255,33 @@ def test_priorities_are_the_temporal_differences():
     torch.testing.assert_close(update.write_back["priorities"], expected.detach())
 
 
+def test_importance_weights_do_not_scale_the_entropy():
+    """Weights are at most 1 in a batch: what they are on average says nothing of how narrow the policy is."""
+    plain, weighted, batch = make_sac(), make_sac(), random_batch(CONTINUOUS)
+    for workflow in (plain, weighted):
+        with torch.no_grad():  # of two actions of standard deviation e^-3: -3.2 nats, the goal is -2
+            workflow.policy.head.layer.bias[2:] = -3.0
+    torch.manual_seed(5)
+    alone = plain.update_agent(batch, phase=phase())
+    torch.manual_seed(5)
+    update = weighted.update_agent({**batch, "weights": torch.full((32,), 0.25)}, phase=phase())
+    assert float(update.metrics["entropy"]) == pytest.approx(float(alone["entropy"]), rel=1e-5)
+    assert plain.log_alpha.item() > 0.0
+    assert weighted.log_alpha.item() == pytest.approx(plain.log_alpha.item(), rel=1e-4)
+
+
+def test_the_entropy_is_the_mean_by_importance_weights():
+    workflow, batch, weights = make_sac(), random_batch(CONTINUOUS), torch.linspace(0.02, 1.0, 32)
+    drawn = []
+    draw = type(workflow.policy(batch["observations"], None)).draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rl_lab.ops.distributions.SquashedGaussian.draw", lambda pi: drawn.append(draw(pi)) or drawn[-1])
+        update = workflow.update_agent({**batch, "weights": weights}, phase=phase())
+    log_prob = drawn[-1][1].tolist()  # the targets draw before the policy
+    expected = -sum(w * x for w, x in zip(weights.tolist(), log_prob, strict=True)) / sum(weights.tolist())
+    assert float(update.metrics["entropy"]) == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "options",
     [

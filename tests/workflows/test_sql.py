@@ -397,6 +397,10 @@ def test_plots_do_not_disturb_training(tmp_path):
         ),
         (["algorithm.kernel_particles=2"], r"algorithm.update_ratio: 0.5 of kernel_particles=2 moves 1"),
         (["algorithm.plot_observations=[]"], r"hook plot_values of phase 'train' needs algorithm.plot_observations"),
+        (
+            ["algorithm.plot_observations=[[0,0],[0,0,0]]"],
+            r"^algorithm.plot_observations: must be vectors as 'tensor/MultiGoal' shows them$",
+        ),
         (["algorithm.tasks=[a,b]"], r"components.critic.num_members: 1 for 2 algorithm.tasks"),
         (["algorithm.tasks=[a]", "buffers.replay.n_step=3"], r"buffers.replay.n_step"),
         (["environment.tasks={a:[nord]}"], r"goal in environment.tasks.a 'nord'; did you mean 'north'"),

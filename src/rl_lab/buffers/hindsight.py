@@ -54,7 +54,7 @@ class HindsightBuffer(RingBuffer):
         batch_size: Transitions per batch.
         reward: Node or `module:function` that gives rewards [B] for achieved and desired goals [B, D].
         relabel: Which steps get another goal, and which.
-        gamma: Discount per step.
+        gamma: Discount per step; where YAML says none, that of the workflow.
         min_size: Env steps before the first batch; null: batch_size.
         storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).
         device: Where batches go; the lab gives it.

@@ -24,7 +24,7 @@ class PrioritizedReplayBuffer(RingBuffer):
         batch_size: Transitions per batch.
         priority: How priorities become probabilities and weights.
         n_step: Steps of reward in one transition; fewer at the end of an episode and of what is stored.
-        gamma: Discount per step.
+        gamma: Discount per step; where YAML says none, that of the workflow.
         min_size: Env steps before the first batch; null: batch_size.
         frame_stack: Frames that a picture shows along its channels; what they share is stored once.
         storage: device (where training happens), host (its memory) or disk (mapped files, may be larger than memory).

@@ -13,7 +13,7 @@ from rl_lab.buffers.sequence import SequenceBuffer
 from rl_lab.buffers.storage.chances import Priority
 from rl_lab.buffers.storage.placement import Storage
 from rl_lab.buffers.storage.prioritized_draws import PrioritizedDraws
-from rl_lab.core import Batch, EnvSpec, Footprint, State, Trajectory
+from rl_lab.core import Batch, BatchKind, EnvSpec, Footprint, State, Trajectory
 
 
 class PrioritizedSequenceBuffer(SequenceBuffer):
@@ -65,6 +65,11 @@ class PrioritizedSequenceBuffer(SequenceBuffer):
         self._draws: PrioritizedDraws[NDArray[np.int64]]  # rows where sequences start
         self._draws = PrioritizedDraws(priority, self.capacity, batch_size, self._home)
         self._chances = self._draws.chances
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Return that they are stretches of arrival rows which want priorities back."""
+        return "prioritized sequences"
 
     def sample(self) -> Batch:
         """Return sequences as trees [batch_size, sequence_length, ...] with their `weights` [batch_size]."""

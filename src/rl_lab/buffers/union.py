@@ -115,8 +115,14 @@ class UnionBuffer(Buffer):
             self._parts[name].end_episodes()
 
     def is_ready(self) -> bool:
-        """Return whether all parts are."""
-        return all(part.is_ready() for part in self._parts.values())
+        """Return whether all parts are; raises LabError when one never will be."""
+        waiting = [name for name, part in self._parts.items() if not part.is_ready()]
+        if self._taking and (idle := [name for name in waiting if name not in self._taking]):
+            raise LabError(
+                f"parts.{idle[0]} of a union holds {self._parts[idle[0]].size} env steps, too few for a batch, and "
+                f"takes none of those that are collected (add_to: {', '.join(self._taking)})"
+            )
+        return not waiting
 
     def sample(self) -> Batch:
         """Return the joined batches of the parts, in the order of `ratios`."""

@@ -15,6 +15,7 @@ class Memory(nn.Module):
     carry held is forgotten before that input is read.
     """
 
+    input_dim: int | None = None  # numbers read per step; None: that is not said
     output_dim: int
 
     @abstractmethod

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_lab.components.memory import Memory
+from rl_lab.components.mlp import MLP
 from rl_lab.core import (
     ACTION_MASK,
     Box,
@@ -68,6 +70,18 @@ class ObservationReader:
         assert isinstance(self.space, Mapping)
         parts = {key: read_leaf(leaf, obs[key]) for key, leaf in self.space.items() if key != ACTION_MASK}
         return parts if self.keep_dict else torch.cat(list(parts.values()), -1), action_mask(obs)
+
+
+def reject_readers(reader: ObservationReader, encoder: nn.Module | None, memory: Memory | None) -> None:
+    """Raise when an encoder of vectors, or a memory, does not read what it will be given."""
+    if isinstance(encoder, MLP) and reader.is_vector and encoder.input_dim != reader.dim:
+        given = f"{reader.dim} numbers of the observation"
+        raise ConfigError(f"components.encoder.input_dim: must be {reader.dim} ({given}), not {encoder.input_dim}")
+    if memory is not None and memory.input_dim is not None:
+        given = "numbers of the observation" if encoder is None else "features of the encoder"
+        width = reader.dim if encoder is None else int(encoder.output_dim)  # type: ignore[arg-type]
+        if memory.input_dim != width:
+            raise ConfigError(f"components.memory.input_dim: must be {width} ({width} {given}), not {memory.input_dim}")
 
 
 class VectorReader:

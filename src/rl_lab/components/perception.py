@@ -16,7 +16,7 @@ from rl_lab.components.ensemble import EnsembleMLP
 from rl_lab.components.memory import Memory
 from rl_lab.components.mlp import MLP
 from rl_lab.components.normalizer import RunningNormalizer
-from rl_lab.components.observation import ObservationReader
+from rl_lab.components.observation import ObservationReader, is_image, reject_readers
 from rl_lab.core import (
     Actions,
     Batch,
@@ -30,6 +30,7 @@ from rl_lab.core import (
     Space,
     Tree,
     flat_dim,
+    leaves_of,
     tree_map,
 )
 from rl_lab.core.ranks import ALONE, Ranks
@@ -94,6 +95,9 @@ class Perception(nn.Module):
             )
         if self.encoder is None and not self.read.is_vector:
             raise ConfigError("components.encoder: images need one (such as CNN)")
+        if shift_pad and not any(is_image(leaf) for leaf in leaves_of(spec.observation).values()):
+            raise ConfigError(f"algorithm.image_shift: {spec.id!r} shows no images to move (set 0)")
+        reject_readers(self.read, self.encoder, self.memory)
         self.normalizer = RunningNormalizer((self.read.dim,), ranks=ranks) if normalize_observations else None
         self._shift_pad = shift_pad
 

@@ -26,7 +26,7 @@ class GRU(Memory):
         super().__init__()
         self.cell = nn.GRUCell(input_dim, hidden_dim)
         orthogonal_cell(self.cell)
-        self.output_dim = hidden_dim
+        self.input_dim, self.output_dim = input_dim, hidden_dim
 
     def initial_carry(self, num_envs: int) -> Tensor:
         """Return zeros."""
@@ -53,7 +53,7 @@ class LSTM(Memory):
         super().__init__()
         self.cell = nn.LSTMCell(input_dim, hidden_dim)
         orthogonal_cell(self.cell)
-        self.output_dim = hidden_dim
+        self.input_dim, self.output_dim = input_dim, hidden_dim
 
     def initial_carry(self, num_envs: int) -> tuple[Tensor, Tensor]:
         """Return zeros."""

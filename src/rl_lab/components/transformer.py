@@ -60,7 +60,7 @@ class Transformer(Memory):
 
     def initial_carry(self, num_envs: int) -> tuple[Tensor, Tensor]:
         """Return an empty past."""
-        past = self.embed.weight.new_zeros(num_envs, self.context - 1, self.input_dim)
+        past = self.embed.weight.new_zeros(num_envs, self.context - 1, self.embed.in_features)
         return past, torch.zeros(past.shape[:2], dtype=torch.bool, device=past.device)
 
     def sequence(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rl_lab.config.signatures import signature_of
 from rl_lab.config.targets import Supply, Targets
 from rl_lab.config.validate import read_phases
 from rl_lab.core.buffer import Buffer
@@ -98,7 +99,8 @@ def _build_block(block: str, config: Mapping[str, Any], targets: Targets) -> Nam
 
 def _build_buffers(config: Mapping[str, Any], targets: Targets, supply: Supply) -> Named[Buffer]:
     """Build all buffers, and let them hear of each other."""
-    built: dict[str, Buffer] = _built("buffers", config, targets, supply)
+    told = {**config, "buffers": _discounted(config["buffers"], _discount(config, targets), targets)}
+    built: dict[str, Buffer] = _built("buffers", told, targets, supply)
     buffers = Named("buffer", built)
     for name, buffer in built.items():
         try:
@@ -106,6 +108,24 @@ def _build_buffers(config: Mapping[str, Any], targets: Targets, supply: Supply) 
         except ConfigError as error:
             raise ConfigError(f"buffers.{name}: {error}") from error
     return buffers
+
+
+def _discount(config: Mapping[str, Any], targets: Targets) -> Any:
+    """Return the `gamma` that the workflow learns with; None: it has none, or finds it itself."""
+    said = {**config["workflow"], **config["algorithm"]}
+    argument = signature_of(targets.load("workflow", config["workflow"])).arguments.get("gamma")
+    return None if argument is None else said.get("gamma", argument.default)
+
+
+def _discounted(node: Any, gamma: float | None, targets: Targets) -> Any:
+    """Return a tree of nodes in which those that take a `gamma` and say none have this one."""
+    if isinstance(node, list | tuple):
+        return type(node)(_discounted(part, gamma, targets) for part in node)
+    if gamma is None or not isinstance(node, Mapping):
+        return node
+    told = {key: _discounted(part, gamma, targets) for key, part in node.items()}
+    takes_it = "_target_" in node and "gamma" in signature_of(targets.load("buffers", node)).arguments
+    return {"gamma": gamma, **told} if takes_it else told
 
 
 def _built(block: str, config: Mapping[str, Any], targets: Targets, *inherited: Supply) -> dict[str, Any]:

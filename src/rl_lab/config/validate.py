@@ -33,7 +33,8 @@ SUPPLIED_TO_BUFFERS = ("device", "num_envs", "spec", "seed", "collect_steps")  #
 
 GIVING: dict[BatchKind, tuple[str, ...]] = {  # configs of the group buffer, by what their batches are
     "transitions": ("replay", "prioritized", "hindsight"),
-    "sequences": ("sequence", "prioritized_sequence"),
+    "sequences": ("sequence",),
+    "prioritized sequences": ("prioritized_sequence",),
     "steps of episodes": ("episode", "chunks"),
     "rollouts": ("rollout",),
 }

@@ -16,7 +16,7 @@ from rl_lab.core.errors import LabError
 
 Trajectory = dict[str, Any]  # time-major trees [T, N, ...]: see Collector for the keys
 Batch = Mapping[str, Any]  # trees of tensors, as the buffer lays them out
-BatchKind = Literal["transitions", "sequences", "steps of episodes", "rollouts"]
+BatchKind = Literal["transitions", "sequences", "prioritized sequences", "steps of episodes", "rollouts"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ from rl_lab.core import (
     WorkflowContext,
     hook,
 )
-from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
+from rl_lab.core.ranges import Count, Natural, NonPositive, Positive, UnitInterval
 from rl_lab.ops.distributions import masked_logits
 from rl_lab.ops.schedules import linear_decay
 
@@ -94,7 +94,7 @@ class DQN(Accumulating):
         munchausen: bool = False,
         munchausen_alpha: UnitInterval = 0.9,
         munchausen_tau: Positive = 0.03,
-        munchausen_clip: float = -1.0,
+        munchausen_clip: NonPositive = -1.0,
         loss: Loss = "huber",
         tau: UnitInterval = 1.0,
         target_update_every: Count = 1_000,

@@ -42,9 +42,11 @@ from rl_lab.core import (
     hook,
 )
 from rl_lab.core.ranges import Count, Natural, Positive, UnitInterval
+from rl_lab.core.ranks import Ranks
 from rl_lab.ops.distributions import Distribution
 
 DISCRETE_ENTROPY_SHARE = 0.98  # of the largest entropy there is; Christodoulou, 2019
+MIN_WEIGHT = 1e-8  # of all rows together: where none counts the entropy is 0
 
 
 class SAC(Accumulating):
@@ -240,7 +242,7 @@ class SAC(Accumulating):
         alpha = self.log_alpha.exp()
         loss = weighted_mean(alpha.detach() * log_prob - value, rows.weights, self.actors.ranks)
         norm = self.actors.descend(loss)
-        entropy = -weighted_mean(log_prob.detach(), rows.weights, self.actors.ranks)
+        entropy = -_average(log_prob.detach(), rows.weights, self.actors.ranks)
         if self.alphas is not None and self.entropy_goal is not None:
             self.alphas.descend(alpha * (entropy - self.entropy_goal))
         return {"actor_loss": loss.detach(), "actor_grad_norm": norm, "entropy": entropy, "alpha": alpha.detach()}
@@ -278,3 +280,12 @@ class SAC(Accumulating):
         """Restore what `get_state` returned."""
         super().set_state(state)
         self.num_updates = state["num_updates"]
+
+
+def _average(values: Tensor, weights: Tensor | None, ranks: Ranks) -> Tensor:
+    """Return the mean of `values` [R] by weights that need not be 1 on average: importance weights are less."""
+    if weights is None:
+        return values.mean()
+    total = weights.sum()
+    total = total if ranks.size == 1 else ranks.mean_(total)
+    return (values * weights).sum() / total.clamp_min(MIN_WEIGHT)

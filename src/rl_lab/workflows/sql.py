@@ -26,6 +26,7 @@ from rl_lab.core import (
     Actions,
     Batch,
     BatchKind,
+    Box,
     Carry,
     ConfigError,
     Extras,
@@ -143,14 +144,16 @@ class SQL(Workflow):
         self._update_policy = context.static(self._learn_policy)
 
     def _reject_plots(self, context: WorkflowContext) -> None:
-        """Raise when a phase would draw an empty picture."""
-        for phase in context.config.get("training", {}).get("phases", ()):
-            hooks = phase.get("workflow_hooks", phase.get("hooks"))
-            if "plot_values" in str(hooks) and (not self.plot_observations or self.scale.dim != PLOT_DIM):
-                raise ConfigError(
-                    f"hook plot_values of phase {phase['name']!r} needs algorithm.plot_observations (has "
-                    f"{len(self.plot_observations)}) and actions of 2 dimensions (has {self.scale.dim})"
-                )
+        """Raise when a phase would draw an empty picture, or one of what is no observation."""
+        phases, space = context.config.get("training", {}).get("phases", ()), context.spec.observation
+        drawing = [phase for phase in phases if "plot_values" in str(phase.get("workflow_hooks", phase.get("hooks")))]
+        if drawing and (not self.plot_observations or self.scale.dim != PLOT_DIM):
+            raise ConfigError(
+                f"hook plot_values of phase {drawing[0]['name']!r} needs algorithm.plot_observations (has "
+                f"{len(self.plot_observations)}) and actions of 2 dimensions (has {self.scale.dim})"
+            )
+        if drawing and (not isinstance(space, Box) or {(len(obs),) for obs in self.plot_observations} != {space.shape}):
+            raise ConfigError(f"algorithm.plot_observations: must be vectors as {context.spec.id!r} shows them")
 
     @property
     def batch_kinds(self) -> tuple[BatchKind, ...]:

@@ -13,7 +13,7 @@ from rl_lab.buffers.storage.frame_store import FrameStore, frame_layout, num_fra
 from rl_lab.buffers.storage.layout import Layout, expected_row
 from rl_lab.buffers.storage.placement import Placement
 from rl_lab.buffers.storage.row_store import RowStore, steps_of
-from rl_lab.core import EnvSpec, LabError, State, Trajectory, Tree, tree_map
+from rl_lab.core import ConfigError, EnvSpec, LabError, State, Trajectory, Tree, tree_map
 
 JOINS = "joins_previous"  # of a row: it goes on where the row before it in its lane ended
 OWN_KEYS = frozenset({JOINS, "next_observations", "discounts", "indices", "weights"})
@@ -107,7 +107,10 @@ class Transitions:
         """Return what rows and frames will take up, without what `act` adds."""
         row = expected_row(spec)
         total = Layout.of(self._row_like(row)).row_bytes * self.length * self.lanes
-        for _, picture in _pictures(row["observations"]):
+        pictures = _pictures(row["observations"])
+        if self._frame_stack > 1 and not pictures:
+            raise ConfigError(f"frame_stack={self._frame_stack}: {spec.id!r} shows no pictures in uint8 (set 1)")
+        for _, picture in pictures:
             frame = frame_layout(tuple(picture.shape[2:]), self._frame_stack)
             total += frame.row_bytes * num_frames(self.length, self.lanes, self._frame_stack)
         return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rl_lab.config.foreign import Options, as_block
@@ -9,11 +10,12 @@ from rl_lab.config.softlearning.options import Part, Surroundings, Translator, t
 from rl_lab.core.errors import ConfigError
 
 KEPT = ("gamma", "min_size", "storage")  # of a buffer whose class changes
+REPLAY, HINDSIGHT = "rl_lab.buffers.replay.ReplayBuffer", "rl_lab.buffers.hindsight.HindsightBuffer"
 
 
 def simple_pool(options: Options, around: Surroundings) -> Part:
     """Return a replay buffer."""
-    node = {"_target_": "rl_lab.buffers.replay.ReplayBuffer", "capacity": options.need("max_size")}
+    node = {"_target_": REPLAY, "capacity": options.need("max_size")}
     return Part({**node, "batch_size": around.batch_size})
 
 
@@ -26,7 +28,7 @@ def hindsight_pool(options: Options, around: Surroundings) -> Part:
     }
     strategy.finish()
     node = {
-        "_target_": "rl_lab.buffers.hindsight.HindsightBuffer",
+        "_target_": HINDSIGHT,
         "capacity": options.need("max_size"),
         "batch_size": around.batch_size,
         "reward": {"_target_": "rl_lab.ops.goal_rewards.SparseDistance", "threshold": 0.05},
@@ -55,6 +57,17 @@ def union_pool(options: Options, around: Surroundings) -> Part:
         "parts": parts,
     }
     return Part(node)
+
+
+def handed_down(node: dict[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a buffer that is told what stood at its place; a union tells its pools, of which one waits for steps."""
+    if "parts" not in node:
+        return {**kept, **node}
+    parts = {}
+    for name, part in node["parts"].items():
+        told = {key: kept[key] for key in KEPT if key in kept and (key != "min_size" or name == node["add_to"])}
+        parts[name] = {**told, **part} if part["_target_"] in (REPLAY, HINDSIGHT) else part
+    return {**node, "parts": parts}
 
 
 def _pool(path: str, pool: Any, around: Surroundings) -> dict[str, Any]:

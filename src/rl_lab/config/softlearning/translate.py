@@ -17,7 +17,7 @@ from rl_lab.config.foreign import Compose, as_block, laid_under, plain, read_blo
 from rl_lab.config.softlearning.algorithms import ALGORITHMS
 from rl_lab.config.softlearning.networks import ENCODER, NETWORKS
 from rl_lab.config.softlearning.options import OBSERVATION, Part, Surroundings, Translator, translate_node
-from rl_lab.config.softlearning.pools import KEPT, POOLS
+from rl_lab.config.softlearning.pools import KEPT, POOLS, handed_down
 from rl_lab.config.softlearning.variant import place
 from rl_lab.core.errors import ConfigError
 
@@ -81,8 +81,10 @@ def _put(config: DictConfig, path: str, part: Part) -> None:
     existing = OmegaConf.to_container(OmegaConf.select(config, path), resolve=False)
     assert isinstance(existing, dict)
     is_same = existing.get("_target_") == part.node["_target_"]
-    kept = {key: value for key, value in existing.items() if key not in WORDS and (is_same or key in KEPT)}
-    OmegaConf.update(config, path, {**kept, **part.node}, merge=False, force_add=True)
+    kept: dict[Any, Any] = {
+        key: value for key, value in existing.items() if key not in WORDS and (is_same or key in KEPT)
+    }
+    OmegaConf.update(config, path, handed_down(part.node, kept), merge=False, force_add=True)
     for place_, value in part.elsewhere.items():
         if place_.startswith("training.phases.") and not OmegaConf.select(config, "training.phases"):
             OmegaConf.update(config, "training.phases", [PHASE], force_add=True)
