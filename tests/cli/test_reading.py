@@ -19,7 +19,9 @@ def test_runs_list(run, lab):
     assert (listed["path"], listed["status"], listed["env_steps"]) == (str(run.absolute()), "done", 256)
     table = lab("runs", "list").stdout
     assert run.name[:20] in table.replace("\n", "")
-    assert lab("runs", "list", "--root", "nowhere").exit_code == 0
+    nothing = lab("runs", "list", "--root", "nowhere")
+    assert (nothing.exit_code, nothing.stdout.splitlines()[-1]) == (0, "no runs in nowhere")
+    assert lab("runs", "list", "status=failed").stdout.endswith("no runs in experiments that fit\n")
 
 
 def test_runs_show(run, lab):
