@@ -102,6 +102,17 @@ def test_every_workflow_has_a_page_and_a_row_in_the_readme():
         assert f"docs/{path.stem}.md" in readme
 
 
+def test_every_page_is_reached_from_the_readme():
+    linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= linked
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_prose_that_everybody_reads_first_has_short_lines(name):
+    lines = (ROOT / name).read_text().splitlines()
+    assert not [line for line in lines if len(line) > 140 and not line.startswith("|")]
+
+
 def test_the_readme_shows_the_tree():
     readme = (ROOT / "README.md").read_text()
     for room in (ROOT / "src" / "rl_lab").iterdir():

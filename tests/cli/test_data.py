@@ -47,6 +47,7 @@ def test_list_shows_what_is_there_and_what_is_damaged(lab, plain, seen):
     assert rows[0]["problem"] is None
     assert "has 5 bytes instead of" in rows[1]["problem"]
     assert "plain" in lab("data", "list", ".").output
+    assert lab("data", "list", "conf").output.endswith("no datasets below conf\n")
 
 
 def test_show_tells_lengths_interventions_verdicts_and_tasks(lab, plain, fails):

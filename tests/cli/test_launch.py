@@ -319,6 +319,10 @@ def test_a_run_goes_on_elsewhere(lab, place, train):
             "TinyWorkflow 'gama'; did you mean 'gamma'?",
         ),
         ("local train +experiment=tiny --config-dir conf --sed 1", "No such option: --sed"),
+        (
+            "local train +experiment=tiny --config-dir conf --dry-run",
+            "(options of lab launch stand before `train`)",
+        ),
         ("local train +experiment=tiny --config-dir conf --cfg job", "--cfg of lab train only prints"),
         (
             "local train +experiment=tiny --config-dir conf --run-dir a --seed 1,2",

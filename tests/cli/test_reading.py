@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,19 @@ def test_runs_list(run, lab):
     assert (listed["path"], listed["status"], listed["env_steps"]) == (str(run.absolute()), "done", 256)
     table = lab("runs", "list").stdout
     assert run.name[:20] in table.replace("\n", "")
-    assert lab("runs", "list", "--root", "nowhere").exit_code == 0
+    nothing = lab("runs", "list", "--root", "nowhere")
+    assert (nothing.exit_code, nothing.stdout.splitlines()[-1]) == (0, "no runs in nowhere")
+    assert lab("runs", "list", "status=failed").stdout.endswith("no runs in experiments that fit\n")
 
 
 def test_runs_show(run, lab):
     shown = json.loads(lab("runs", "show", run, "--json").stdout)
     assert shown["manifest"]["seed"] == 1
     text = lab("runs", "show").stdout
-    for part in ("config_hash", "train/loss", "checkpoint", "gamma: 0.9"):
+    for part in ("config_hash", "train/loss", "checkpoint", "gamma: 0.9", "env_steps: 256, updates: "):
         assert part in text
+    assert time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(shown["run"]["created"])) in text
+    assert str(int(shown["run"]["created"])) not in text  # not as seconds since 1970
 
 
 def test_runs_fingerprint(run, lab):

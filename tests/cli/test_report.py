@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from rl_lab.cli.report import Reported
@@ -28,3 +32,22 @@ def test_an_exit_passes_and_so_does_success():
     with pytest.raises(SystemExit) as left, Reported():
         raise SystemExit(7)
     assert left.value.code == 7
+
+
+@pytest.mark.parametrize("count", [10, 100_000])  # what is written at the end, and what is written on the way
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_whoever_reads_may_leave(monkeypatch, count, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    lines = f"from rl_lab.cli.report import Reported\nwith Reported():\n    for _ in range({count}): print('a line')"
+    reader, writer = os.pipe()
+    command = subprocess.Popen([sys.executable, "-c", lines], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(reader)
+    os.close(writer)
+    _, errors = command.communicate(timeout=60)
+    assert (command.returncode, errors) == (1, "")
+
+
+def test_a_broken_pipe_of_something_else_is_an_error(capsys):
+    with pytest.raises(SystemExit), Reported():
+        raise BrokenPipeError(32, "Broken pipe")
+    assert capsys.readouterr().err == "error: BrokenPipeError: [Errno 32] Broken pipe (--debug shows where)\n"

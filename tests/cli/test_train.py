@@ -91,6 +91,8 @@ def test_the_config_can_be_printed(train, lab):
         (["training.resume_path=nowhere"], 1, "error: no run directory at "),
         (["experiment.root=conf/experiment/tiny.yaml"], 1, "error: cannot create run directory "),
         (["--run-dir", "conf"], 1, "error: "),
+        (["logging.wandb=true"], 2, "error: logging.wandb: the package wandb is not installed: pip install 'rl-lab[wa"),
+        (["tiny"], 2, "error: cannot read the override 'tiny': expected key=value"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(train, fails, arguments, code, text):

@@ -28,6 +28,11 @@ def test_unreadable_overrides_are_one_line(text):
     assert repr(text) in str(error.value)
 
 
+def test_an_experiment_without_its_group_is_recognised():
+    with pytest.raises(UsageError, match=r"; did you mean \+experiment=ppo_cartpole\?$"):
+        expand_seeds(["ppo_cartpole"])
+
+
 def test_a_group_wants_the_name_of_an_option():
     with pytest.raises(UsageError, match="^budget=3: budget is a config group"):
         addable(["budget=3"], ["budget"])

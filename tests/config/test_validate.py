@@ -66,7 +66,11 @@ def test_values_have_the_declared_types(validated):
             "algorithm.score._target_: 'rl_lab.environments.minigrid.load_package' is not a class or function",
         ),
         ("components.actor.bia=1", "components.actor: unknown argument of Linear 'bia'; did you mean 'bias'?"),
-        ("components.other.x=1", "components.other: missing _target_"),
+        ("components.other.x=1", "components.other: missing _target_ (a dotted name"),
+        ("optimizers.polcy.lr=1", "optimizers.polcy: missing _target_"),
+        ("gamma=0.5", "unknown block 'gamma'; did you mean algorithm.gamma? (choices: alerts, algorithm, "),
+        ("lr=0.5", "unknown block 'lr'; did you mean optimizers.policy.lr? ("),
+        ("seed=5", "unknown block 'seed'; did you mean experiment.seed? ("),
         ("components.actor._args_=[1]", "components.actor._args_: unknown key '_args_'"),
         (
             "buffers.rollout._target_=tiny_plugin.Wrapper",

@@ -90,6 +90,21 @@ def test_improvement_and_profiles(root):
     assert poor.share[-1] == good.share[-1] == 0.0
 
 
+def test_one_seed_has_no_interval(root):
+    found = compare_experiments(root, ["environment=One-v1", "seed=1"])
+    assert [each.probability for each in found.improvements] == [1.0, 0.0]
+    assert all(np.isnan(each.low) and np.isnan(each.high) for each in found.improvements)
+    assert [row[2] for row in tables.improvement_table(found)[1]] == ["1", "0"]
+    assert tables.to_object(found, [])["improvements"][0] == {
+        "better": "good",
+        "worse": "poor",
+        "probability": 1.0,
+        "low": None,
+        "high": None,
+    }
+    assert not any(np.isnan(each.low) for each in compare_experiments(root).improvements)
+
+
 def test_what_cannot_be_compared(root, tmp_path):
     with pytest.raises(UsageError, match="unknown metric 'eval/retrun'; did you mean 'eval/return'"):
         compare_experiments(root, metric="eval/retrun")

@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rl_lab.core import Counters
+from rl_lab.core import Counters, LabError
 from rl_lab.tracking.terminal import TerminalSink, make_console
 from rl_lab.tracking.terminal_view import RunView, duration, number
 from rl_lab.tracking.tracker import Tracker
@@ -137,3 +137,12 @@ def test_durations():
 def test_view_without_a_total():
     view = RunView(Clock())
     assert (view.fraction, view.eta_s) == (0.0, float("inf"))
+
+
+def test_a_reader_that_has_left_ends_the_run_in_one_line():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(LabError, match="continue with `lab resume`"):
+        TerminalSink("x", make_console(Gone())).open(total_steps=1, start_step=0, resumed=False)

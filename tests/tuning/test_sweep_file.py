@@ -185,6 +185,8 @@ def test_trials_that_no_run_could_be_are_one_line(place, targets, block, overrid
 
 
 def test_a_file_that_is_not_there(place):
+    with pytest.raises(ConfigError, match=r"^unknown sweep 'ppo_swep'; did you mean 'ppo_sweep'.*no file"):
+        read_sweep("ppo_swep")
     with pytest.raises(ConfigError, match=r"cannot read nothing.yaml: No such file"):
         read_sweep("nothing.yaml")
 

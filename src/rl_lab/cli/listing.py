@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
+import textwrap
 from enum import StrEnum
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +27,8 @@ class Kind(StrEnum):
 
 
 FACTS = "environment_facts.yaml"  # by benchmarks/environments.py: option -> whether it resumes exactly
+_LEAST = 30  # columns for what a thing is; on a narrower terminal lines are left whole
+_SENTENCE = re.compile(r".*?(?<!e\.g)(?<!i\.e)[.](?=\s+[A-Z]|\s*$)")
 UNKNOWN = "not measured: lab env check {name}"
 GROUPS = {Kind.EXPERIMENTS: "experiment", Kind.WORKFLOWS: "workflow", Kind.ENVIRONMENTS: "environment"}
 
@@ -46,12 +52,21 @@ def list_(
         if as_json:
             typer.echo(json.dumps(listed, indent=1))
             return
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for title, options in listed.items():
             typer.echo(f"{title}:")
             width = max(map(len, options), default=0)
             for name, option in options.items():
                 text = option if isinstance(option, str) else f"{option['summary']} [{option['resume']}]"
-                typer.echo(f"  {name:<{width}}  {text}".rstrip())
+                typer.echo(_entry(f"  {name:<{width}}  ", text, room))
+
+
+def _entry(name: str, text: str, room: int | None) -> str:
+    """Return a name and what it is: one line, or on a terminal as many as it takes, below each other."""
+    if room is None or room < len(name) + _LEAST:
+        return f"{name}{text}".rstrip()
+    lines = textwrap.wrap(text, room - len(name), break_on_hyphens=False) or [""]
+    return f"\n{' ' * len(name)}".join([f"{name}{lines[0]}".rstrip(), *lines[1:]])
 
 
 def _with_exactness(files: dict[str, Path]) -> dict[str, dict[str, str]]:
@@ -70,7 +85,8 @@ def _with_exactness(files: dict[str, Path]) -> dict[str, dict[str, str]]:
 
 
 def _summary(path: Path) -> str:
-    """Return the first comment of a YAML file."""
-    lines = path.read_text().splitlines()
-    comments = (re.sub(r"^#\s*", "", line) for line in lines if line.startswith("#") and "@package" not in line)
-    return next(comments, "")
+    """Return the first sentence of the comment that a YAML file begins with."""
+    lines = dropwhile(lambda line: "@package" in line or not line.startswith("#"), path.read_text().splitlines())
+    comment = " ".join(line.lstrip("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+    sentence = _SENTENCE.match(comment)
+    return sentence.group() if sentence else comment

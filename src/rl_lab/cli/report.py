@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
 from types import TracebackType
+from typing import TextIO
 
 import typer
 
@@ -23,6 +25,8 @@ class Reported:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if (error is None or isinstance(error, BrokenPipeError)) and _is_unread(error):
+            raise SystemExit(1) from None
         if error is None or isinstance(error, SystemExit | typer.Exit):
             return
         from rl_lab.core.errors import LabError, PeerLost, UsageError
@@ -46,3 +50,25 @@ class Reported:
         rank = os.environ.get("RANK", "0")
         print(line if rank == "0" else f"rank {rank}: {line}", file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def _is_unread(error: BrokenPipeError | None) -> bool:
+    """Return whether whoever read what was printed has left, as `lab list | head` does; nothing is printed then."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        is_unread = True
+    else:  # without a buffer nothing is left to be written again
+        is_unread = error is not None and _has_no_reader(sys.stdout)
+    if is_unread:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_unread
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    try:
+        ends = select.poll()
+        ends.register(stream.fileno(), 0)
+    except (AttributeError, OSError):  # a system without it, or a stream that is no file
+        return False
+    return bool(ends.poll(0))

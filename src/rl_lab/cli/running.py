@@ -35,6 +35,7 @@ from rl_lab.config.resume import (
     restore,
     restores_exactly,
 )
+from rl_lab.config.sinks import reject_missing_packages
 from rl_lab.config.targets import Targets
 from rl_lab.config.units import ratio_notes
 from rl_lab.config.validate import read_phases
@@ -77,6 +78,7 @@ def new_job(
     start = _wanted_start(parts)
     start = None if start is None else check_start(start, parts)
     loaded = None if start is None else load_fitting(start, parts)  # a refusal leaves no directory behind
+    reject_missing_packages(parts.config)
     _tell(notes, quiet)
     reject_taken_port(parts.config)
     path = ""
@@ -104,6 +106,7 @@ def continued_job(
         start = _wanted_start(parts)
         reject_lost(run, start)
     start = None if start is None else check_start(start, parts)
+    reject_missing_packages(parts.config)
     _tell(notes, quiet)
     return Job(parts, run, start)
 

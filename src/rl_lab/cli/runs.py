@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,7 @@ Columns = Annotated[
     str | None,
     typer.Option("--columns", help="Columns, metrics and config keys, with commas between.", show_default=False),
 ]
+_TIMES = ("created", "active", "time")
 EXPORTED = ("id", "name", "algorithm", "environment", "seed", "status", "env_steps", "updates", "score")
 
 
@@ -88,16 +90,12 @@ def show(run: Run = None, root: Root = None, as_json: Json = False, debug: Debug
         if as_json:
             typer.echo(json.dumps(shown, indent=1))
             return
-        for title in ("run", "manifest", "metrics"):
-            print_table([title, ""], [[key, _short(value)] for key, value in shown[title].items()])
-        checkpoints = [
-            [str(c["serial"]), _short(c["counters"]), c["phase"], _short(c["score"])] for c in shown["checkpoints"]
-        ]
-        print_table(["checkpoint", "counters", "phase", "score"], checkpoints)
-        print_table(
-            ["event", ""], [[e["kind"], _short({k: v for k, v in e.items() if k != "kind"})] for e in shown["events"]]
-        )
         typer.echo(shown["config"] or "no config.yaml")
+        for title in ("run", "manifest", "metrics"):
+            print_table([title, ""], [[key, _told(key, value)] for key, value in shown[title].items()])
+        titles = ["serial", "counters", "phase", "score"]
+        print_table(["checkpoint", *titles[1:]], [[_told(key, c[key]) for key in titles] for c in shown["checkpoints"]])
+        print_table(["event", ""], [[e.pop("kind"), _told("", e)] for e in shown["events"]])
 
 
 @app.command("tag")
@@ -247,6 +245,17 @@ def _exported(runs: list[RunInfo], format_: Format, keys: list[str], rows: list[
         return json.dumps(tables.registry(runs), indent=1) + "\n"
     write = {Format.CSV: tables.to_csv, Format.JSON: tables.to_json, Format.LATEX: tables.to_latex}[format_]
     return write(keys, rows)
+
+
+def _told(key: str, value: Any) -> str:
+    """Return a value as a person reads it: seconds since 1970 as a date, the parts of a dict in a row."""
+    if value in (None, [], ()):
+        return ""
+    if key in _TIMES:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_told(name, part)}" for name, part in value.items() if part is not None)
+    return _short(value)
 
 
 def _short(value: Any) -> str:

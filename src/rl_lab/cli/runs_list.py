@@ -39,6 +39,8 @@ def print_runs(
         sys.stdout.write(json.dumps(listed, indent=1) + "\n")
         return
     print_table([TITLES.get(key, key) for key in keys], [list(map(_cell, keys, row)) for row in rows])
+    if not count:
+        sys.stdout.write(f"no runs in {root or DEFAULT_ROOT}{' that fit' if words else ''}\n")
     if len(runs) < count:
         sys.stdout.write(f"{len(runs)} of {count:,} runs; --limit 0 lists all\n")
 

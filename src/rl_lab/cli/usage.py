@@ -36,7 +36,7 @@ def _one_line() -> Iterator[None]:
         if type(error).__name__ == _ONLY_HELP:
             raise
         command = "lab" if error.ctx is None else error.ctx.command_path
-        message = " ".join(error.format_message().split()).removesuffix(".")
+        message = " ".join(error.format_message().split()).removesuffix(".").replace("Value error, ", "")
         if os.environ.get("RANK", "0") == "0":  # the other processes of a run were started with the same words
             print(f"error: {message} (see {command} --help)", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None

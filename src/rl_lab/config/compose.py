@@ -25,7 +25,7 @@ from rl_lab.config.schema import defaults
 from rl_lab.config.softlearning import translate as softlearning
 from rl_lab.config.targets import Pending
 from rl_lab.config.trees import ConfigDir, config_trees, group_files, group_names
-from rl_lab.core.errors import ConfigError, unknown_name
+from rl_lab.core.errors import ConfigError, enumerated, unknown_name
 
 
 def compose(overrides: Sequence[str] = (), config_dir: ConfigDir = None) -> DictConfig:
@@ -41,7 +41,7 @@ def compose(overrides: Sequence[str] = (), config_dir: ConfigDir = None) -> Dict
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, False)
     if OmegaConf.is_missing(config.experiment, "name"):
-        choices = ", ".join(sorted(group_files("experiment", config_dir)))
+        choices = enumerated(sorted(group_files("experiment", config_dir)), more="lab list experiments")
         raise ConfigError(f"experiment.name: missing; choose an experiment with +experiment=NAME (choices: {choices})")
     imply_debug(config, {parsed.key_or_group for parsed in parse_overrides(chosen)})
     return apply_caps(config)

@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
+from rl_lab.config.trees import group_files
 from rl_lab.core.errors import ConfigError, UsageError, unknown_name
 
 SEED = "experiment.seed"
@@ -25,7 +26,8 @@ def _parse(text: str) -> Override:
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise UsageError(f"cannot read the override {text!r}: {_EXAMPLES}") from error
+        hint = f"; did you mean +experiment={text}?" if text in group_files("experiment") else ""
+        raise UsageError(f"cannot read the override {text!r}: {_EXAMPLES}{hint}") from error
     if not parsed.key_or_group:
         raise UsageError(f"cannot read the override {text!r}: {_EXAMPLES}")
     return parsed
@@ -70,4 +72,5 @@ def addable(overrides: Sequence[str], groups: Iterable[str]) -> list[str]:
 
 def unknown_option(group: str, name: str, options: Iterable[str]) -> ConfigError:
     """Return the error for `+group=name` with the choices."""
-    return ConfigError(unknown_name(group, name, options))
+    more = f"lab list {group}s" if group in ("experiment", "environment", "workflow") else ""
+    return ConfigError(unknown_name(group, name, options, more))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
 from rl_lab.config.freeze import Frozen, thaw
+from rl_lab.core.errors import ConfigError
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Sink
 
 WANDB_PROJECT = "rl-lab"
+
+
+def reject_missing_packages(config: Mapping[str, Any]) -> None:
+    """Refuse a sink whose package is not installed, before there is a run."""
+    if config["logging"]["wandb"] and importlib.util.find_spec("wandb") is None:
+        raise ConfigError("logging.wandb: the package wandb is not installed: pip install 'rl-lab[wandb]'")
 
 
 def open_sinks(config: Frozen, run: RunDirectory, *, quiet: bool) -> list[Sink]:

@@ -98,7 +98,8 @@ def describe(path: str, error: ValidationError, model: type[BaseModel] | None = 
     if first["type"] == "missing":
         return f"{where}: missing"
     if first["type"] == "string_pattern_mismatch" and model is not None:
-        return f"{where}: {first['input']!r} does not fit ({_field(model, location).description})"
+        fits = str(_field(model, location).description).removesuffix(".")
+        return f"{where}: {first['input']!r} does not fit ({fits})"
     wanted = re.sub("^(Input|String|Value) should", "must", first["msg"])
     return f"{where}: {wanted}, not {first['input']!r}"
 

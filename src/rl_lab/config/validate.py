@@ -11,12 +11,13 @@ from torch import nn
 
 from rl_lab.config.alerts import check_rules, reject_responses
 from rl_lab.config.schema import LabConfig
+from rl_lab.config.signatures import signature_of
 from rl_lab.config.targets import Pending, Targets
 from rl_lab.config.typed_values import coerce_model
 from rl_lab.core.buffer import BatchKind, Buffer
 from rl_lab.core.context import Named, WorkflowContext
 from rl_lab.core.environment import VectorEnv
-from rl_lab.core.errors import ConfigError
+from rl_lab.core.errors import ConfigError, unknown_name
 from rl_lab.core.phase import COLLECT, EVALUATE, HookCall, Phase
 from rl_lab.core.workflow import HookInfo, Workflow
 from rl_lab.orchestration.phases import DurationError, parse_phases
@@ -44,6 +45,7 @@ def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     """Return the config with every value as its declaration asks for it, or raise a ConfigError of one line."""
     for block in FREE_BLOCKS:
         targets.allow_list.check_tree(tree.get(block), block)
+    _reject_unknown_blocks(tree, targets)
     config = coerce_model("", _with_durations(tree), LabConfig) | {
         block: tree.get(block) or {} for block in FREE_BLOCKS
     }
@@ -56,6 +58,29 @@ def validate(tree: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
     read_phases(config, targets)
     _reject_only_random(config)
     return config
+
+
+def _reject_unknown_blocks(tree: Mapping[str, Any], targets: Targets) -> None:
+    """Refuse what is no block; where a key was given without its block (`gamma=0.9`) the line says where it belongs."""
+    known = sorted(LabConfig.model_fields)
+    for key in (key for key in tree if key not in known):
+        workflow = signature_of(targets.load("workflow", tree["workflow"], Workflow)).arguments
+        tree = {**tree, "algorithm": {**dict.fromkeys(workflow), **(tree["algorithm"] or {})}}
+        if places := [place for block in known for place in _places(key, tree.get(block), block)]:
+            hint = " or ".join(places[:3])
+            raise ConfigError(f"unknown block {key!r}; did you mean {hint}? (choices: {', '.join(known)})")
+        raise ConfigError(unknown_name("block", key, known))
+
+
+def _places(key: str, node: Any, path: str) -> list[str]:
+    """Return where a key stands below `node`."""
+    if not isinstance(node, Mapping):
+        return []
+    return [
+        place
+        for name, value in node.items()
+        for place in ([f"{path}.{name}"] if name == key else _places(key, value, f"{path}.{name}"))
+    ]
 
 
 def _check_workflow(config: Mapping[str, Any], targets: Targets) -> dict[str, Any]:
@@ -72,6 +97,12 @@ def _check_workflow(config: Mapping[str, Any], targets: Targets) -> dict[str, An
 def _check_block(block: str, nodes: Mapping[str, Any], base: type, targets: Targets) -> dict[str, Any]:
     checked = {}
     for name, node in nodes.items():
+        if isinstance(node, Mapping) and "_target_" not in node:
+            others = [other for other, there in nodes.items() if isinstance(there, Mapping) and "_target_" in there]
+            raise ConfigError(
+                f"{block}.{name}: missing _target_ (a dotted name such as rl_lab.components.mlp.MLP); "
+                f"the {block} of this experiment: {', '.join(others) or 'none'}"
+            )
         if node is not None and block == "optimizers" and node.get("_partial_") is not True:
             raise ConfigError(f"optimizers.{name}: needs _partial_: true (the workflow gives it the parameters)")
         inherited = SUPPLIED_TO_BUFFERS if block == "buffers" else ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+_ALL_LISTED, _FEW = 40, 6  # so many choices are listed in full; of more than that, the nearest few
 
 
 class LabError(ValueError):
@@ -46,12 +48,23 @@ class PeerLost(LabError):
     """Another process of the run has ended or cannot be reached; its own message says why."""
 
 
-def unknown_name(kind: str, name: object, choices: Iterable[object]) -> str:
-    """Return a message that says `name` is unknown and lists the choices, the nearest one first."""
+def unknown_name(kind: str, name: object, choices: Iterable[object], more: str = "") -> str:
+    """Return a message that says `name` is unknown and lists the choices, the nearest one first.
+
+    Of very many choices only the nearest are listed; `more` says where all of them are.
+    """
     known = sorted(str(choice) for choice in choices)
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {str(name)!r}{hint} (choices: {', '.join(known) or 'none'})"
+    return f"unknown {kind} {str(name)!r}{hint} (choices: {enumerated(known, str(name), more) or 'none'})"
+
+
+def enumerated(known: Sequence[str], name: str = "", more: str = "") -> str:
+    """Return names with commas between; of very many only those nearest to `name`, and how many more there are."""
+    if len(known) <= _ALL_LISTED:
+        return ", ".join(known)
+    few = get_close_matches(name, known, n=_FEW, cutoff=0.3) or list(known[:_FEW])
+    return f"{', '.join(few)} and {len(known) - len(few):,} more{f': {more}' if more else ''}"
 
 
 def check_choice(kind: str, value: object, choices: Iterable[object]) -> None:

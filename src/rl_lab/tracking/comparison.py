@@ -294,5 +294,7 @@ def _improvements(scaled: Scaled) -> list[Improvement]:
         if common:
             first, second = ([scaled[group][each] for each in common] for group in (better, worse))
             probability = aggregates.probability_of_improvement(first, second)
-            found.append(Improvement(better, worse, probability, *aggregates.improvement_interval(first, second)))
+            has_seeds = all(max(map(len, scores)) > 1 for scores in (first, second))  # one seed has no interval
+            low, high = aggregates.improvement_interval(first, second) if has_seeds else (np.nan, np.nan)
+            found.append(Improvement(better, worse, probability, float(low), float(high)))
     return found

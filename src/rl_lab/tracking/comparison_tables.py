@@ -66,6 +66,7 @@ def long_table(comparison: Comparison) -> Table:
 
 def to_object(comparison: Comparison, gates: Sequence[Gate]) -> dict[str, Any]:
     """Return what `--json` prints."""
+    names = ("probability", "low", "high")
     return {
         "metric": comparison.metric,
         "group_by": comparison.group_by,
@@ -80,7 +81,11 @@ def to_object(comparison: Comparison, gates: Sequence[Gate]) -> dict[str, Any]:
             }
             for each in comparison.scores
         ],
-        "improvements": [vars(each) for each in comparison.improvements],
+        "improvements": [
+            {"better": each.better, "worse": each.worse, **dict(zip(names, _finite(numbers), strict=True))}
+            for each in comparison.improvements
+            for numbers in [(each.probability, each.low, each.high)]
+        ],
         "published": [{**vars(gate), "verdict": gate.verdict} for gate in gates],
         "runs": [dict(zip(long_table(comparison)[0], row, strict=True)) for row in long_table(comparison)[1]],
         "notes": comparison.notes,

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from rich.console import Console
 
+from rl_lab.core.errors import LabError
 from rl_lab.tracking.sinks import Row, Sink, numbers
 from rl_lab.tracking.terminal_panel import ProgressPanel
 from rl_lab.tracking.terminal_view import RunView, duration, number
@@ -79,8 +80,11 @@ class TerminalSink(Sink):
             self._panel = None
 
     def _say(self, line: str) -> None:
-        self._console.file.write(line + "\n")  # not through rich: it would wrap the line
-        self._console.file.flush()
+        try:
+            self._console.file.write(line + "\n")  # not through rich: it would wrap the line
+            self._console.file.flush()
+        except BrokenPipeError as error:
+            raise LabError("nobody reads what the run prints any more; continue with `lab resume`") from error
 
     def _line(self, row: Row) -> str:
         view = self._view

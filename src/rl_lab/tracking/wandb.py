@@ -1,4 +1,4 @@
-"""Weights & Biases, an extra: `pip install rl-lab[wandb]`. A resumed run continues the same W&B run."""
+"""Weights & Biases, an extra: `pip install 'rl-lab[wandb]'`. A resumed run continues the same W&B run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from rl_lab.core.errors import ConfigError
 from rl_lab.tracking.run_directory import RunDirectory
 from rl_lab.tracking.sinks import Row, Sink
 
@@ -20,10 +19,7 @@ class WandbSink(Sink):
     def __init__(
         self, run: RunDirectory, project: str, config: Mapping[str, Any] | None = None, mode: str = "online"
     ) -> None:
-        try:
-            self._wandb = importlib.import_module("wandb")
-        except ImportError as error:
-            raise ConfigError("logging.wandb needs the package wandb: pip install rl-lab[wandb]") from error
+        self._wandb = importlib.import_module("wandb")
         self._run, self._project, self._config, self._mode = run, project, dict(config or {}), mode
         self._session: Any = None
 

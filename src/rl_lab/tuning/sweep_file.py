@@ -115,7 +115,10 @@ def read_sweep(path: str | Path) -> SweepFile:
     """Read a sweep's file, or a packaged one by its name, and all that it builds on."""
     file, notes = Path(path), list[str]()
     if not file.exists():
-        file = group_files("sweep").get(str(path), file)
+        known = group_files("sweep")
+        if str(path) not in known and not file.suffix:
+            raise ConfigError(f"{unknown_name('sweep', path, known)}, and no file has this name")
+        file = known.get(str(path), file)
     own, base = _chain(file, [], notes)
     options = coerce_model("", own, SweepConfig)
     _reject_two_searches(own.get("tune") or {})

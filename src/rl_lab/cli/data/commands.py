@@ -50,6 +50,8 @@ def list_(
             return
         titles = ["dataset", "format", "robot", "episodes", "steps", "size", "problem"]
         print_table(titles, [[_text(row.get(title)) for title in titles] for row in rows])
+        if not rows:
+            typer.echo(f"no datasets below {path or root or DEFAULT_ROOT}")
 
 
 @app.command("show")

@@ -49,7 +49,10 @@ def _parsed(words: Sequence[str]) -> Any:
     """Return the context of the command, as its own command line reads it."""
     from rl_lab.cli.compat import read_command
 
-    context = read_command(list(words))
+    try:
+        context = read_command(list(words))
+    except UsageError as error:
+        raise UsageError(f"{error} (options of lab launch stand before `{words[0]}`)") from error
     for option in ("cfg", "dry_run"):
         if context.params.get(option):
             raise UsageError(
