@@ -36,7 +36,7 @@ def leaves(buffer):
 @pytest.mark.parametrize("cross", [True, False])
 def test_exactly_the_sequences_that_there_are_can_be_drawn(seed, cross):
     rng = np.random.default_rng(seed)
-    lanes, length, span = int(rng.integers(1, 4)), int(rng.integers(4, 20)), int(rng.integers(1, 5))
+    lanes, length, span = int(rng.integers(1, 4)), int(rng.integers(4, 20)), int(rng.integers(2, 5))
     buffer, trajectory = (
         make(length, lanes, min(span, length), cross=cross),
         stream(int(rng.integers(5, 60)), lanes, seed),

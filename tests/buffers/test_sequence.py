@@ -53,7 +53,7 @@ def starts_by_hand(rows, length, span, cross):
     lanes=st.integers(1, 3),
     steps=st.integers(1, 60),
     length=st.integers(4, 25),
-    span=st.integers(1, 4),
+    span=st.integers(2, 4),
     cross=st.booleans(),
     pieces=st.lists(st.integers(1, 9), max_size=8),
 )
@@ -260,8 +260,10 @@ def test_sequences_of_images_stay_bytes():
 
 
 def test_bad_input_is_one_line():
-    with pytest.raises(ConfigError, match="capacity, batch_size and sequence_length"):
-        SequenceBuffer(0, 1, 1)
+    with pytest.raises(ConfigError, match="capacity and batch_size of a buffer must be 1 or more, got 0 and 1"):
+        SequenceBuffer(0, 1, 2)
+    with pytest.raises(ConfigError, match="sequence_length must be 2 rows or more, got 1"):
+        SequenceBuffer(8, 1, 1)
     with pytest.raises(ConfigError, match="at least 40 are needed"):
         SequenceBuffer(20, 1, 10, num_envs=4)
     with pytest.raises(ConfigError, match="min_size=100 of a buffer is more than capacity=8"):

@@ -12,7 +12,7 @@ from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.vae import VAE
 from rl_lab.components.world_decoder import WorldDecoder
 from rl_lab.components.world_encoder import WorldEncoder
-from rl_lab.core import Box, ConfigError, EnvSpec
+from rl_lab.core import Box, EnvSpec
 
 SPEC = EnvSpec("x", Box((3,)), Box((2,), low=-2.0, high=2.0))
 CODE = ModelActions(SPEC, "WorldModels")
@@ -122,16 +122,6 @@ def test_a_forecast_follows_what_is_seen_and_then_what_is_expected(monkeypatch):
                 goes_on, truth = (float(part[t - 3, b]) for part in found.goes_on)
                 assert goes_on == pytest.approx(1.0 - float(outlook.ends.sigmoid()), abs=1e-6)
                 assert truth == float(not batch["is_terminal"][b, t])
-
-
-def test_one_row_leaves_nothing_to_forecast():
-    with pytest.raises(ConfigError, match=r"buffers\.sequence_length: 1 row leaves nothing to predict \(2 or more\)"):
-        forecast(
-            Model(make_vae(SPEC.observation), make_parts()[0], CODE.read),
-            {"rewards": torch.zeros(2, 1)},
-            context=3,
-            horizon=4,
-        )
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ def run(overrides, folder, monkeypatch):
         ),
         (
             ["buffers.replay.sequence_length=1"],
-            "buffers.replay.sequence_length: 1 row leaves nothing to predict (2 or more)",
+            "buffers.replay: sequence_length must be 2 rows or more, got 1: a step lies between two",
         ),
         (
             ["training.phases.6.dream_steps=0"],

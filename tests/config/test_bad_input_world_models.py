@@ -35,8 +35,7 @@ SEED = "{name: seed, duration_steps: 40, hooks: [collect]}, {name: learn, durati
         ),
         (
             (TOTAL, *CARTPOLE, "buffer@buffers.replay=replay", "~buffers.replay.sequence_length", *NO_SEQUENCES),
-            "buffers.replay: Dreamer learns from sequences, not from transitions "
-            "(choices: sequence, prioritized_sequence)",
+            "buffers.replay: Dreamer learns from sequences, not from transitions (choices: sequence)",
         ),
         (
             (TOTAL, *CARTPOLE, f"{MODEL}.rssm.num_blocks=0"),
@@ -90,8 +89,16 @@ def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
         ),
         (
             ("+experiment=planet_pendulum_tensor", "buffer@buffers.replay=replay", "~buffers.replay.sequence_length"),
-            "buffers.replay: PlaNet learns from sequences, not from transitions "
+            "buffers.replay: PlaNet learns from sequences, not from transitions (choices: sequence)",
+        ),
+        (
+            ("+experiment=tdmpc2_pendulum_tensor", "buffer@buffers.replay=replay", "~buffers.replay.sequence_length"),
+            "buffers.replay: TDMPC learns from sequences or prioritized sequences, not from transitions "
             "(choices: sequence, prioritized_sequence)",
+        ),
+        (
+            ("+experiment=planet_pendulum_tensor", "buffers.replay.sequence_length=1"),
+            "buffers.replay: sequence_length must be 2 rows or more, got 1: a step lies between two",
         ),
     ],
 )

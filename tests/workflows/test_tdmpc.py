@@ -687,22 +687,6 @@ def test_packaged_experiments_learn(name, least, tmp_path):
             r"algorithm\.gamma: 0.9 would be every task's, world_model\.tasks\.episode_steps say others",
         ),
         (
-            {"config": {"buffers": {"replay": {"sequence_length": 1}}}},
-            r"buffers\.replay\.sequence_length: 1 row has no step to learn from \(2 or more\)",
-        ),
-        (
-            {"config": {"buffers": {"replay": {"batch_size": 1}}}},
-            r"buffers\.replay: TD-MPC needs sequences \(choices: sequence, prioritized_sequence\)",
-        ),
-        (  # one that is null is none
-            {"config": {"buffers": {"replay": None, "shown": {"into": {"sequence_length": 4}}, "other": {"into": {}}}}},
-            r"buffers\.other\.into: TD-MPC needs sequences",
-        ),
-        (
-            {"config": {"buffers": {"all": {"of": ["x"]}, "both": {"parts": {"x": {"sequence_length": 1}}}}}},
-            r"buffers\.both\.parts\.x\.sequence_length: 1 row has no step",
-        ),
-        (
             {"random_steps": 10, "config": {"training": {"total_timesteps": 10}}},
             r"algorithm\.random_steps: 10 env steps of random actions are not less than training\.total_timesteps=10",
         ),
@@ -719,7 +703,7 @@ def test_wrong_options_are_one_line(arguments, message):
     [
         (
             "buffers.replay.sequence_length=1",
-            "buffers.replay.sequence_length: 1 row has no step to learn from (2 or more)",
+            "buffers.replay: sequence_length must be 2 rows or more, got 1: a step lies between two",
         ),
         (
             "components.world_model.group_size=7",

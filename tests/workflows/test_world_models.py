@@ -587,8 +587,3 @@ def test_phases_that_cannot_work_are_one_line(phases, message):
     buffers = {"replay": SequenceBuffer(100, 3, 4), "trials": RolloutBuffer()}
     with pytest.raises(ConfigError, match=message):
         make_workflow(buffers=buffers, config={"training": {"phases": phases}})
-
-
-def test_one_row_leaves_nothing_to_remember():
-    with pytest.raises(ConfigError, match=r"buffers\.sequence_length: 1 row leaves nothing to predict \(2 or more\)"):
-        make_workflow().update_memory(fixed_batch(3, 5) | {"rewards": torch.zeros(3, 1)}, phase=LEARNING)

@@ -60,9 +60,10 @@ class SequenceBuffer(Buffer):
         spec: EnvSpec | None = None,
         seed: int = 0,
     ) -> None:
-        if capacity < 1 or batch_size < 1 or sequence_length < 1:
-            given = f"{capacity}, {batch_size}, {sequence_length}"
-            raise ConfigError(f"capacity, batch_size and sequence_length of a buffer must be 1 or more, got {given}")
+        if capacity < 1 or batch_size < 1:
+            raise ConfigError(f"capacity and batch_size of a buffer must be 1 or more, got {capacity} and {batch_size}")
+        if sequence_length < 2:
+            raise ConfigError(f"sequence_length must be 2 rows or more, got {sequence_length}: a step lies between two")
         length = capacity // num_envs
         if length < sequence_length:
             raise ConfigError(

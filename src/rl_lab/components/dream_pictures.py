@@ -13,7 +13,7 @@ from rl_lab.components.prediction import AROUND, CURVE_HEIGHT, CURVE_WIDTH, EXPE
 from rl_lab.components.vae import VAE, Belief
 from rl_lab.components.world_encoder import by_name
 from rl_lab.components.world_images import to_unit
-from rl_lab.core import Actions, Batch, ConfigError, Picture, tree_map
+from rl_lab.core import Actions, Batch, Picture, tree_map
 from rl_lab.ops.mixtures import mixture_sample
 from rl_lab.ops.raster import above_each_other, curves, framed, side_by_side
 
@@ -38,8 +38,6 @@ class _Expected(NamedTuple):
 def forecast(model: Model, batch: Batch, *, context: int, horizon: int) -> Forecast:
     """See `context` rows of sequences [B, T, ...] (fewer in short ones), then dream on with the recorded actions."""
     length = batch["rewards"].shape[1]
-    if length < 2:
-        raise ConfigError("buffers.sequence_length: 1 row leaves nothing to predict (2 or more)")
     num_seen = min(context, length - 1)
     keys = ("observations", "actions", "rewards", "is_first", "is_terminal")
     rows = tree_map(lambda leaf: leaf[:, : num_seen + horizon].transpose(0, 1), {key: batch[key] for key in keys})

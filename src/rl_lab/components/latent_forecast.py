@@ -6,7 +6,7 @@ import torch
 
 from rl_lab.components.latent_model import LatentModel
 from rl_lab.components.prediction import NUM_SHOWN, Forecast
-from rl_lab.core import Batch, ConfigError, tree_map
+from rl_lab.core import Batch, tree_map
 
 KEYS = ("observations", "actions", "rewards", "is_first", "is_terminal")
 
@@ -18,8 +18,6 @@ def latent_forecast(model: LatentModel, batch: Batch, *, context: int, horizon: 
     A latent state remembers nothing, so that more rows than one would not be known from: `context` is not read.
     """
     rows = tree_map(lambda leaf: leaf[:, : 1 + horizon].transpose(0, 1), {key: batch[key] for key in KEYS})
-    if len(rows["rewards"]) < 2:
-        raise ConfigError("buffers.sequence_length: 1 row leaves nothing to predict (2 or more)")
     seen, actions = model.encode(rows["observations"]), model.action_code.read(rows["actions"])[1:]
     states = model.imagine(seen.at(0), actions)
     before, after = states.at(slice(0, -1)), states.at(slice(1, None))

@@ -6,8 +6,8 @@ seen is rebuilt: the state that follows an action is to be the one that the enco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from rl_lab.components.model_actions import ModelActions
 from rl_lab.components.scalar_heads import ContinueHead, ScalarHead
 from rl_lab.components.simnorm import sim_norm, to_latent
 from rl_lab.components.task_embedding import TaskEmbedding
-from rl_lab.core import ConfigError, EnvSpec, Observation, WorkflowContext
+from rl_lab.core import EnvSpec, Observation
 from rl_lab.core.ranges import Count, Natural
 
 
@@ -154,24 +154,3 @@ class LatentModel(nn.Module):
         if self.cont_head is None:
             return torch.ones(state.z.shape[:-1], device=state.z.device)
         return self.cont_head.probability(self.cont_head(self.features(state)))
-
-
-def reject_no_sequences(context: WorkflowContext) -> None:
-    """Raise when a buffer gives no sequences, or such without a step."""
-    for name, buffer in _sampled(context.config.get("buffers", {}), "buffers"):
-        length = buffer.get("sequence_length")
-        if length is None:
-            raise ConfigError(f"{name}: TD-MPC needs sequences (choices: sequence, prioritized_sequence)")
-        if length < 2:
-            raise ConfigError(f"{name}.sequence_length: {length} row has no step to learn from (2 or more)")
-
-
-def _sampled(buffers: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the config of each buffer that holds steps itself, with its path: some hold others, or join them (`of`)."""
-    for name, node in buffers.items():
-        if node is not None and "into" in node:
-            yield from _sampled({"into": node["into"]}, f"{path}.{name}")
-        elif node is not None and "parts" in node:
-            yield from _sampled(node["parts"], f"{path}.{name}.parts")
-        elif node is not None and "of" not in node:
-            yield f"{path}.{name}", node

@@ -8,7 +8,6 @@ from typing import Any
 from rl_lab.core import ConfigError, WorkflowContext
 
 READERS = ("update_memory", "update_controller", "record_dream")  # of stored latents
-LOOKERS = (*READERS, "evaluate_world_model")  # at sequences
 BELIEF = "belief"  # what act records of latents: as they were stored
 CHANGERS = ("collect", "update_vae")  # after which these are not what the VAE would say now
 DREAM_STEPS = "dream_steps"  # of a film; a key of a phase
@@ -41,8 +40,6 @@ def _reject_options(phase: Mapping[str, Any], names: list[str], is_trying: bool,
     node = _sampled(context.config.get("buffers", {}).get(buffer) or {})
     if "encode" in names and node and BELIEF not in (node.get("refreshed") or ()):
         raise ConfigError(f"buffers.{buffer}.refreshed: encode stores what it finds as {BELIEF!r}, which is not in it")
-    if not is_trying and not set(LOOKERS).isdisjoint(names) and node.get("sequence_length") == 1:
-        raise ConfigError(f"buffers.{buffer}.sequence_length: 1 row leaves nothing to predict (2 or more)")
     if is_trying and buffer is not None and not context.buffers[buffer].is_on_policy:
         raise ConfigError(f"phase {phase['name']!r}: update_controller beside collect needs a rollout, not {buffer!r}")
     if not isinstance(steps, int) or steps < 1:

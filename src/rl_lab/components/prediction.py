@@ -82,8 +82,6 @@ def _count(phase: Phase, key: str, default: int) -> int:
 def forecast(model: WorldModel, batch: Batch, *, context: int, horizon: int) -> Forecast:
     """See `context` rows (fewer in short sequences), then imagine up to `horizon` more with the recorded actions."""
     length = batch["rewards"].shape[1]
-    if length < 2:
-        raise ConfigError("buffers.sequence_length: 1 row leaves nothing to predict (2 or more)")
     num_seen = min(context, length - 1)
     rows = tree_map(lambda leaf: leaf[:, : num_seen + horizon], {key: batch[key] for key in BATCH_KEYS if key in batch})
     features = _imagined(model, rows, num_seen)

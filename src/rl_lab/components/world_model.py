@@ -169,8 +169,6 @@ class WorldModel(nn.Module):
     def observe(self, batch: Batch) -> Observed:
         """Filter a batch [B, T, ...] from the states its first rows began with, if they were recorded."""
         rows = tree_map(lambda leaf: leaf.transpose(0, 1), read_rows(batch))
-        if len(rows["rewards"]) < 2:
-            raise ConfigError("buffers.sequence_length: 1 row has no step to learn from (2 or more)")
         start = self._start(rows)
         tokens = self.encoder(rows["observations"])
         return self.rssm.observe(tokens, self.actions(rows["actions"]), rows["is_first"], start)

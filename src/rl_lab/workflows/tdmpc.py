@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_lab.components.decisions import Decisions
 from rl_lab.components.exploration import reject_long_warm_up
 from rl_lab.components.latent_forecast import latent_forecast
-from rl_lab.components.latent_model import LatentModel, LatentState, reject_no_sequences
+from rl_lab.components.latent_model import LatentModel, LatentState
 from rl_lab.components.latent_planning import LatentPlanning, discount_of
 from rl_lab.components.learner import Learner, descend_as_one, frozen_copy, polyak, trained
 from rl_lab.components.observation import action_mask
@@ -78,6 +78,7 @@ class TDMPC(Workflow):
 
     min_std: Tensor
     reduces_over_ranks = True
+    batch_kinds = ("sequences", "prioritized sequences")
 
     def __init__(
         self,
@@ -116,7 +117,6 @@ class TDMPC(Workflow):
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `encoder`, `world_model`, `critic` and `actor`."""
         reject_long_warm_up(context, self.random_steps)
-        reject_no_sequences(context)
         self._take_components(context)
         self.code, self.device, self.num_updates = self.world_model.action_code, context.device, 0
         self.discount = discount_of(context.spec, self.gamma, self.world_model.tasks)
