@@ -92,7 +92,10 @@ def test_bad_input_is_one_line(overrides, text, tmp_path, monkeypatch):
             "buffers.replay: PlaNet learns from sequences, not from transitions (choices: sequence)",
         ),
         (
-            ("+experiment=tdmpc2_pendulum_tensor", "buffer@buffers.replay=replay", "~buffers.replay.sequence_length"),
+            (
+                *("+experiment=tdmpc2_pendulum_tensor", "buffer@buffers.replay=replay"),
+                *("~buffers.replay.sequence_length", "buffers.replay.gamma=0.9"),
+            ),
             "buffers.replay: TDMPC learns from sequences or prioritized sequences, not from transitions "
             "(choices: sequence, prioritized_sequence)",
         ),

@@ -667,11 +667,11 @@ def test_packaged_experiments_learn(name, least, tmp_path):
     [
         (
             {"components": lambda: {**parts(), "planner": torch.nn.Linear(1, 1)}},
-            r"components\.planner: TD-MPC needs a Planner",
+            r"components\.planner: needs a Planner",
         ),
         (
             {"components": lambda: {**parts(), "critic": torch.nn.Linear(1, 1)}},
-            r"components\.critic: TD-MPC needs a QEns",
+            r"components\.critic: needs a QEns",
         ),
         (
             {"spec": EnvSpec("x", Box((3,)), Box((2,)), 9)},

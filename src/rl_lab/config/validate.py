@@ -193,7 +193,7 @@ def reject_batches(phases: tuple[Phase, ...], workflow: Workflow, context: Workf
         kind = context.buffers[phase.buffer].batch_kind
         if kind is not None and kind not in wanted:
             has_memory, memory = "memory" in context.components, ""
-            if has_memory or wanted != ("sequences",):  # who always wants sequences has no choice of one
+            if has_memory or "sequences" not in wanted:  # who always wants sequences has no choice of one
                 memory = " with components.memory" if has_memory else " without components.memory"
             raise ConfigError(
                 f"buffers.{phase.buffer}: {type(workflow).__name__}{memory} learns from {' or '.join(wanted)}, not "

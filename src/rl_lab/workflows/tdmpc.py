@@ -32,7 +32,6 @@ from rl_lab.core import (
     Actions,
     Batch,
     Carry,
-    ConfigError,
     Extras,
     Metrics,
     Observation,
@@ -144,15 +143,9 @@ class TDMPC(Workflow):
         self._decisions = Decisions(self._decide, context)
 
     def _take_components(self, context: WorkflowContext) -> None:
-        found = {name: context.components[name] for name in ("world_model", "actor", "critic", "planner")}
-        wanted = {"world_model": LatentModel, "actor": WorldActor, "critic": QEnsemble, "planner": Planner}
-        for name, kind in wanted.items():
-            if not isinstance(found[name], kind):
-                raise ConfigError(f"components.{name}: TD-MPC needs a {kind.__name__}")
-        self.world_model: LatentModel = found["world_model"]  # type: ignore[assignment]
-        self.actor: WorldActor = found["actor"]  # type: ignore[assignment]
-        self.critic: QEnsemble = found["critic"]  # type: ignore[assignment]
-        self.planner: Planner = found["planner"]  # type: ignore[assignment]
+        self.world_model = context.component("world_model", LatentModel)
+        self.actor, self.critic = context.component("actor", WorldActor), context.component("critic", QEnsemble)
+        self.planner = context.component("planner", Planner)  # type: ignore[type-abstract]
         self.world_model.bind(context.spec, "TD-MPC")
         self.actor.bind(self.world_model.feature_dim, context.spec, "TD-MPC")
         self.critic.bind(self.world_model.joint_dim)

@@ -31,7 +31,6 @@ from rl_lab.core import (
     Batch,
     Carry,
     CollectResult,
-    ConfigError,
     Extras,
     LabError,
     Metrics,
@@ -45,7 +44,6 @@ from rl_lab.core import (
 from rl_lab.core.ranges import Count, Natural, Positive
 
 Behaviour = Literal["random", "try", "mean"]
-PARTS = {"vae": VAE, "memory": MDNRNN, "controller": Controller}
 TRIAL = "trial"  # what act records beside BELIEF: whose trial a step is
 FILM_STEPS = 50  # of a dream, unless the phase says otherwise
 ROWS = ("actions", "rewards", "is_first", "is_terminal", BELIEF)  # of sequences, without what was seen
@@ -91,13 +89,9 @@ class WorldModels(Workflow):
 
     def initialize(self, context: WorkflowContext) -> None:
         """Make the layers and the optimisers `vae` and `memory`, and draw the first generation."""
-        for name, kind in PARTS.items():
-            if not isinstance(context.components[name], kind):
-                raise ConfigError(f"components.{name}: needs a {kind.__name__}")
+        self.vae, self.memory = context.component("vae", VAE), context.component("memory", MDNRNN)
+        self.controller = context.component("controller", Controller)
         reject_phases(context)
-        self.vae: VAE = context.components["vae"]  # type: ignore[assignment]
-        self.memory: MDNRNN = context.components["memory"]  # type: ignore[assignment]
-        self.controller: Controller = context.components["controller"]  # type: ignore[assignment]
         self.code, self._device = ModelActions(context.spec, "WorldModels"), context.device
         self.vae.bind(context.spec.observation, context.fuse)
         self.memory.bind(self.vae.latent_dim, self.code.dim, context.fuse)
