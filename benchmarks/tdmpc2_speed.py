@@ -13,7 +13,7 @@ tensordict==0.8.3 cloudpickle pyvers importlib_metadata zipp orjson`; later ones
 
     python benchmarks/tdmpc2_speed.py --peer CLONE [--dependencies DEPENDENCIES] [--out results/tdmpc2_speed.json]
 
-`--device cpu` is for trials of the script: all eager.
+With `--device cpu` all are eager (`OMP_NUM_THREADS=1 taskset -c 0` before it: one core each).
 """
 
 from __future__ import annotations
